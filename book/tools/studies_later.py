@@ -135,7 +135,7 @@ def f5() -> Study:
 
 CLIFF = 0.1
 SHORT: Options = {"rung": "mini", "tokenizer": "bpe:4096", "steps": 300, **ALIKE}
-FULL: Options = SHORT | {"precision": "fp32"}  # G2 to G5: the plan says why
+FULL: Options = SHORT | {"precision": "fp32"}  # G3 to G5: the plan says why
 PLAIN: Options = {"rule": "standard"}
 OWN_AS_LARGE = f"constant:lam=0,own={math.sqrt(5):.10g}"  # as 2V₁ + Vₙ
 
@@ -177,7 +177,7 @@ def g2() -> Study:
     arms["own × √5"] = {**PLAIN, "values": OWN_AS_LARGE}
     return Study(
         arms,
-        FULL | {"optimizer": "muon"},
+        SHORT | {"optimizer": "muon"},
         seeds=tuple(range(48, 56)),
         rates=(1.5e-3, 2.12e-3, 3.0e-3, 4.24e-3, 6.0e-3, 8.49e-3, 12.0e-3),
         rate_seeds=(100, 101),
