@@ -204,17 +204,19 @@ def _save(run: str | Path, to: Path, license: str | None, repository: str) -> Pa
             "only runs of rr's own rules can be shared"
         )
     model, specification, vocabulary = load(run, device="cpu")
+    card = _card(model, specification, finished(Path(run)) or {}, license, repository)
     try:
         to.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RRError(f"cannot write to {to} ({error.strerror}): name another folder") from None
-    save_file(model.state_dict(), to / "model.safetensors")
-    (to / "config.json").write_text(json.dumps(asdict(model.config), sort_keys=True, indent=2))
-    for name in FILES:
-        io.write_atomic(to / name, (vocabulary.folder / name).read_bytes())
-    _card(model, specification, finished(Path(run)) or {}, license, repository).save(
-        to / "README.md"
-    )
+        # goes first and comes last: until then the folder is no model, and not the old one in part
+        (to / "config.json").unlink(missing_ok=True)
+        save_file(model.state_dict(), to / "model.safetensors")
+        for name in FILES:
+            io.write_atomic(to / name, (vocabulary.folder / name).read_bytes())
+        card.save(to / "README.md")
+        io.write_json(to / "config.json", asdict(model.config))
+    except (OSError, SafetensorError) as error:
+        line = getattr(error, "strerror", None) or error
+        raise RRError(f"cannot write to {to} ({line}): name another folder") from None
     return to
 
 

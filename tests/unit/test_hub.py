@@ -60,6 +60,19 @@ def test_a_folder_that_cannot_be_made_is_one_line(run, tmp_path):
         rrstudy.save_pretrained(run, tmp_path / "a_file")
 
 
+def test_a_model_written_in_part_is_none(run, shared, monkeypatch):
+    """A disk that is full leaves neither the old configuration with the new weights nor a model."""
+
+    def full(*_):
+        raise hub.SafetensorError("No space left on device")
+
+    monkeypatch.setattr(hub, "save_file", full)
+    with pytest.raises(RRError, match="cannot write to .*No space left on device"):
+        rrstudy.save_pretrained(run, shared)
+    with pytest.raises(RRError, match="no model"):
+        rrstudy.from_pretrained(shared)
+
+
 def test_the_card_s_front_matter_is_what_the_hub_reads(run, shared, tmp_path):
     recorded = front(shared)
     assert recorded["library_name"] == "review-residuals"

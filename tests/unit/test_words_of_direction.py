@@ -74,7 +74,7 @@ BEHIND = {
     "Whether that lasts we cannot tell; under Muon constant ½ is ahead": [
         "f4_muon: review - constant", f"{LATE}review - constant"],
     "Twenty new seeds give a smaller lead": ["f1_pairs: review - constant"],
-    "So the lead shrinks from there on": [
+    "So on these seeds the lead shrinks from there on": [
         "review - constant, change along the run", f"{LATE}review - constant"],
     # Which rule
     "it is ahead of both gates": [
