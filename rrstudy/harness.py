@@ -4,6 +4,7 @@ The harness asks for log-probabilities of continuations and of whole texts, and 
 text begins after an end-of-text token, as every document does in training.
 """
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -110,8 +111,11 @@ class Harness(TemplateLM):
 
     @torch.no_grad()
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """The greedy text after each prompt, up to the first of the task's stop sequences."""
-        texts = []
+        """The greedy text after each prompt, up to the first of the task's stop sequences.
+
+        At most half a window of it, where the task asks for a window or more: stderr says so.
+        """
+        texts, short = [], set()
         for request in requests:
             prompt, given = request.args
             if given.get("do_sample") and given.get("temperature", 1.0) > 0:
@@ -123,6 +127,7 @@ class Harness(TemplateLM):
             length = self.model.config.seq_len
             if wanted >= length:
                 wanted = length // 2
+                short.add(f"rr: answers are cut to {wanted} tokens: the window has {length}")
             ids = [self.eot_token_id, *self.tok_encode(prompt)][-(length - wanted) :]
             x = torch.tensor([ids], device=self._device)
             generated = self.model.generate(x, wanted, temperature=0, stop=self.eot_token_id)
@@ -132,6 +137,8 @@ class Harness(TemplateLM):
                 text = text.partition(stop)[0]
             self.cache_hook.add_partial("generate_until", request.args, text)
             texts.append(text)
+        for line in short:
+            print(line, file=sys.stderr)
         return texts
 
 

@@ -126,7 +126,7 @@ def _errors_name(model: str) -> Iterator[None]:
 
 
 def save_pretrained(run: str | Path, to: str | Path, license: str | None = None) -> Path:
-    """Write a run's newest weights, configuration, tokenizer and model card into the folder `to`.
+    """Write an ended run's weights, configuration, tokenizer and model card into the folder `to`.
 
     run: the folder of a run, as `rr.train` returns it. license: of the weights, as the hub names it
     ("apache-2.0", "cc-by-4.0"). Without it the card says apache-2.0 for models of the built-in
@@ -134,8 +134,8 @@ def save_pretrained(run: str | Path, to: str | Path, license: str | None = None)
     again.
 
     Returns `to`, with config.json, model.safetensors, vocab.json, merges.txt and README.md: no
-    code. `rrstudy.from_pretrained` reads it. Raises RRError where `run` is no run, or its rule is
-    not part of rr, so that others lack it.
+    code. `rrstudy.from_pretrained` reads it. Raises RRError where `run` is no run, has not ended or
+    diverged, or its rule is not part of rr, so that others lack it.
 
     Example:
         >>> import tempfile
@@ -203,8 +203,14 @@ def _save(run: str | Path, to: Path, license: str | None, repository: str) -> Pa
             f"{' and '.join(own)} is not part of rr, so that others could not load the model: "
             "only runs of rr's own rules can be shared"
         )
+    if (result := finished(Path(run))) is None:
+        raise RRError(
+            f"{run} has not ended, so its card could not say what it is: rr train ends it"
+        )
+    if result["status"] == "diverged":
+        raise RRError(f"{run} diverged: its weights are not a trained model")
     model, specification, vocabulary = load(run, device="cpu")
-    card = _card(model, specification, finished(Path(run)) or {}, license, repository)
+    card = _card(model, specification, result, license, repository)
     try:
         to.mkdir(parents=True, exist_ok=True)
         # goes first and comes last: until then the folder is no model, and not the old one in part
@@ -230,7 +236,7 @@ def hub_dataset(corpus: str) -> str | None:
 def _card(
     model: Model, run: Run, result: Mapping[str, Any], license: str | None, repository: str
 ) -> ModelCard:
-    """The model card of a run; result: the content of its result.json, empty before its end."""
+    """The model card of a run; result: the content of its result.json."""
     names = (
         "rung",
         "corpus",
@@ -268,10 +274,10 @@ def _card(
         install=install("hub", home()),
         repository=repository,
         title=f"{run.rung} · {run.rule}",
-        params=f"{result.get('params', sum(p.numel() for p in model.parameters())):,}",
+        params=f"{result['params']:,}",
         rule=run.rule,
         values=run.values,
-        corpus=result.get("corpus", given["corpus"]),
+        corpus=result["corpus"],
         command=words(given, "train", "runs"),
         facts={"run": run.id}
         | {name: getattr(model.config, name) for name in sizes}

@@ -106,8 +106,8 @@ def recipe(
             raise RRError(
                 f"steps {steps} beside budgets: give one of them; the longest budget is the steps"
             )
-        if not budgets:
-            raise RRError("budgets is empty: give at least one number of steps")
+        if not isinstance(budgets, list | tuple) or not budgets:
+            raise RRError(f"budgets must be a list of numbers of steps, got {budgets!r}")
         steps = budgets[-1]
     steps = rung.steps if steps is None else steps
     positive("steps", steps)

@@ -50,8 +50,8 @@ def finished(folder: Path) -> dict | None:
     if not path.exists():
         return None
     result = io.read_sealed(path)
-    if result.get("id") != folder.name or "status" not in result:
-        raise RunFailed(f"{path} is corrupt (it is not the result of run {folder.name})")
+    if result.get("id") != folder.resolve().name or "status" not in result:
+        raise RunFailed(f"{path} is corrupt (it is not the result of run {folder.resolve().name})")
     return result
 
 

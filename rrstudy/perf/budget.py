@@ -24,6 +24,7 @@ from rr import DATA
 from rr.errors import RRError
 from rr.model.costs import count, flops_per_token
 from rr.model.transformer import Model
+from rr.options import Request
 from rr.specs import ModelConfig, Recipe, Run
 from rr.training import memory, memory_fit
 from rr.training.backend import on_gpu, parse_backend
@@ -301,13 +302,19 @@ def step_flops(config: ModelConfig, recipe: Recipe) -> int:
     return sum(5 * (4 * a * a * b + 2 * a**3) for a, b in shapes)
 
 
-def disk_of(runs: Sequence[Run], at_once: int = 1) -> int:
+def staying(request: Request) -> int:
+    """Bytes per parameter that stay of a run: its weights, or the last two checkpoints."""
+    return 2 * CHECKPOINT_BYTES if request.keep_checkpoints else WEIGHT_BYTES
+
+
+def disk_of(runs: Sequence[Run], at_once: int = 1, stay: int = WEIGHT_BYTES) -> int:
     """Bytes on disk that these runs need at most, with `at_once` of them trained at a time.
 
-    The weights that stay of each, and the checkpoints of the largest while they train.
+    What stays of each, `stay` bytes per parameter, and the checkpoints of the largest while they
+    train.
     """
     largest = sorted(map(disk_bytes, runs), reverse=True)[:at_once]
-    return sum(WEIGHT_BYTES * count(run.model) for run in runs) + sum(largest)
+    return sum(stay * count(run.model) for run in runs) + sum(largest)
 
 
 def disk_of_rows(rows: Sequence[dict]) -> int:

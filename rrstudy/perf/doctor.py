@@ -33,7 +33,7 @@ from rr.training.distributed import World
 from rr.training.progress import Progress
 from rr.training.trainer import Training
 
-from .budget import disk_of
+from .budget import disk_of, staying
 
 SLOW = 3e12  # FLOPs of two steps above which a CPU would take more than a minute or two
 HUB = ("tinystories", "fineweb-edu")
@@ -72,7 +72,12 @@ def examine(
     picked = pick_device(device)
     largest = max(runs, key=lambda run: count(run.model))
     checks = [_software(picked), _device(picked), _compiler(picked), *_kernels(runs, picked)]
-    checks += [_disk(runs, Path(out)), _memory(), _cores(), *_texts(runs)]
+    checks += [
+        _disk(runs, Path(out), staying(request or Request())),
+        _memory(),
+        _cores(),
+        *_texts(runs),
+    ]
     if steps and not any(check.stops for check in checks):
         checks.append(_steps(largest, Path(out), picked, request or Request(), say))
     return checks
@@ -151,8 +156,8 @@ def _kernel(shape: ModelConfig, precision: str) -> str:
     return "math"
 
 
-def _disk(runs: Sequence[Run], out: Path) -> Check:
-    need = disk_of(runs)
+def _disk(runs: Sequence[Run], out: Path, stay: int) -> Check:
+    need = disk_of(runs, stay=stay)
     place = next(path for path in (out.resolve(), *out.resolve().parents) if path.exists())
     free = shutil.disk_usage(place).free
     words = f"{need / 1e9:.3g} GB needed for {len(runs)} runs, {free / 1e9:.3g} GB free in {place}"

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 
+import numpy as np
 import pandas as pd
 
 from rr.errors import RRError, nearest
@@ -162,12 +163,14 @@ def compare(
         raise RRError(f"no design {design!r}: {nearest(str(design), DESIGNS)}")
     if (baseline is None) == (pairs is None):
         raise RRError("give either a baseline or pairs of (arm, baseline)")
+    known = {name for row in rows for name in row}
     if by is None:
-        known = {name for row in rows for name in row}
         own = baseline is not None and any("rule" in row for row in rows)
         by = [name for name in GROUP + TOLD if own and name in known]
-    elif isinstance(by, str):
-        by = [by]
+    else:
+        by = [by] if isinstance(by, str) else list(by)
+        if absent := [name for name in by if name not in known]:
+            raise RRError(f"no column {absent[0]!r} to group by: {nearest(absent[0], known)}")
     if pairs is None:
         name = str(baseline)
         # An arm of a tidy table is any text; a name without options is canonical without torch.
@@ -410,7 +413,7 @@ def _test(row: dict, mine: dict, theirs: dict, shared: list, design: str, level:
         over = welch(all_a, all_b, level)
         sd = pooled_sd([all_a, all_b])[0] if not math.isnan(over.p) else 0.0
         row |= {"difference": over.mean, "lo": _finite(over.lo), "hi": _finite(over.hi)}
-        row |= {"sd": sd, "p": row["welch_p"]}
+        row |= {"sd": sd, "p": row["welch_p"], "tested": (len(all_a), len(all_b))}
 
 
 def _finite(x: float) -> float | None:
@@ -442,14 +445,14 @@ def _correct(rows: list[dict], design: str) -> None:
 def _plan(row: dict, design: str, level: float, power: float) -> None:
     """What so many seeds can find, and how many the observed difference would take."""
     row["power"] = power
+    sizes = row.pop("tested", ())
     if row["p"] is None:
         return
     if design == "paired":
         n = len(row["pairs"])
         df = n - 1
     else:
-        n = min(row["n"], row["n_baseline"])
-        df = row["n"] + row["n_baseline"] - 2
+        n, df = min(sizes), sum(sizes) - 2
     sd, alpha, tests = row["sd"], 1 - level, row["comparisons"] or 1
     row["detectable"] = detectable_gap(n, sd, power, alpha, design)
     row["detectable_corrected"] = detectable_gap(n, sd, power, alpha / tests, design)
@@ -473,8 +476,9 @@ def spread(
 
     "independent": of one arm over its seeds, pooled over the arms, Σ(n_i − 1) degrees of freedom;
     one arm run twice is enough. "paired": of the differences at equal seeds, pooled over all pairs
-    of arms that share two seeds or more; df are those of the arms, (k − 1)·(n − 1) at most.
-    Learning rates are separate arms; a run found twice (same `id`, same value) counts once.
+    of arms that share two seeds or more; df are the runs less the levels of arms and of seeds,
+    (k − 1)·(n − 1) where k arms have the same n seeds. Learning rates are separate arms; a run
+    found twice (same `id`, same value) counts once.
 
     Returns sd, its degrees of freedom and words that name its source. Raises RRError where no arm
     (or pair) has two values, where all values are equal but for rounding, which is no spread, for
@@ -508,7 +512,7 @@ def spread(
         sd, df = pooled_sd(groups)
         runs_used = sum(map(len, groups))
         return sd, df, f"{runs_used} runs of {_listed(sorted(used))}"
-    joined: dict[str, int] = {}
+    joined = set()  # (arm, seed)
     for one, other in itertools.combinations(arms, 2):
         a, b = one.finished, other.finished
         shared = sorted(a.keys() & b.keys())
@@ -518,11 +522,16 @@ def spread(
         size = max(abs(x) for x in (*one.values, *other.values))
         if constant(groups[-1], size):
             raise RRError(f"all differences of {one.name} and {other.name} are equal: no spread")
-        joined |= {name: max(joined.get(name, 0), len(shared)) for name in (one.name, other.name)}
+        joined |= {(name, seed) for name in (one.name, other.name) for seed in shared}
     if not groups:
         raise RRError(
             "no two arms share two seeds that finished: a spread of differences needs them"
         )
     sd, _ = pooled_sd(groups)
-    df = sum(n - 1 for n in joined.values()) - (max(joined.values()) - 1)
-    return sd, df, f"differences at equal seeds of {_listed(sorted(joined))}"
+    # a level for each arm and each seed is fitted; arms that share no seed are further layouts
+    effects = sorted({("arm", arm) for arm, _ in joined} | {("seed", seed) for _, seed in joined})
+    layout = [
+        [effect in (("arm", arm), ("seed", seed)) for effect in effects] for arm, seed in joined
+    ]
+    df = len(joined) - int(np.linalg.matrix_rank(np.array(layout, float)))
+    return sd, df, f"differences at equal seeds of {_listed(sorted({arm for arm, _ in joined}))}"

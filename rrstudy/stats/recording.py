@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from rr.errors import RRError, RunFailed
-from rr.io import sealed, unsealed, write_atomic
+from rr.io import locked, sealed, unsealed, write_atomic
 from rr.specs import Run
 
 from .records import LARGEST, Record, read_records, read_table, write_table
@@ -112,9 +112,18 @@ def import_runs(places: Iterable[Path], to: Path) -> tuple[list[Record], list[st
     Returns the records that are new and a line for each run that is refused: not finished, corrupt,
     or recorded with other content. A run that is there as it is stays. RRError where no run is.
     """
-    runs = [run for place in places for run in read_records(place)]
+    runs = [run for place in places for run in read_records(Path(place).resolve())]
     if not runs:
         raise RRError("no run.json below the given folders: expected folders of `rr train`")
+    with locked(to):  # or a second import would write over what this one adds
+        added = _import(runs, to)
+        if (to / "runs.parquet").exists():
+            (to / "lock").unlink(missing_ok=True)
+    return added
+
+
+def _import(runs: Sequence[Record], to: Path) -> tuple[list[Record], list[str]]:
+    """`import_runs`, of runs that are read, under the lock of `to`."""
     known = {one.place.name: one for one in read_table(to)}
     new, refused = [], []
     for run in runs:
@@ -131,7 +140,6 @@ def import_runs(places: Iterable[Path], to: Path) -> tuple[list[Record], list[st
         except RRError as error:
             refused.append(str(error))
     if new:
-        to.mkdir(parents=True, exist_ok=True)
         write_table(to, known.values())
         card = to / "README.md"
         text = card.read_text() if card.exists() else f"# {to.name}\n\n{EXPORT.format(to.name)}"

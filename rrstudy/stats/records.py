@@ -13,14 +13,16 @@ import functools
 import hashlib
 import io
 import json
+import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from rr.errors import RRError, RunFailed, install
 from rr.io import LARGEST_JSON, MIB, checked_file, file_bytes, unsealed, write_atomic
 
+RUN = {"run.json", "result.json"}  # a folder with one of them is that of a run
 TABLES = ("curves.parquet", "runs.parquet")  # written in this order: a run is there when whole
 LARGEST = {"run.json": LARGEST_JSON, "result.json": LARGEST_JSON, "metrics.jsonl": 64 * MIB}
 LARGEST_TABLE = 1024 * MIB
@@ -129,11 +131,28 @@ def read_records(folder: str | Path) -> list[Record]:
     folder = Path(folder)
     if not folder.is_dir():
         raise RRError(f"no folder {folder}: expected a folder of runs or of records")
-    places = {path.parent for name in ("result.json", "run.json") for path in folder.rglob(name)}
-    records = [read_record(place) for place in places]
-    for table in folder.rglob("runs.parquet"):
-        records += read_table(table.parent)
+    records = []
+    for place, files in places(folder):
+        if files & RUN:
+            records.append(read_record(place))
+        records += read_table(place)
     return sorted(records, key=lambda record: record.place)
+
+
+def places(folder: Path) -> Iterator[tuple[Path, set[str]]]:
+    """Each folder at or below `folder` that holds a run or tables, and the names of its files.
+
+    Links are followed, and a folder that is reached twice comes once. What lies inside the folder
+    of a run is not looked at: a checkpoint may be removed meanwhile.
+    """
+    seen = set()
+    for top, inner, names in os.walk(folder, followlinks=True):
+        files, real = {*inner, *names}, os.path.realpath(top)
+        if real in seen or files & RUN:
+            inner.clear()
+        if real not in seen and files & {*RUN, "runs.parquet"}:
+            yield Path(top), files
+        seen.add(real)
 
 
 def read_record(folder: str | Path) -> Record:

@@ -101,12 +101,16 @@ def _refuse_constant(word: str) -> float:
     raise ValueError(f"{word} is not JSON")
 
 
-def _warmup(record: Record) -> dict:
+def _warmup(record: Record, row: dict) -> dict:
     """What run.json beside a result says of its warm-up, the one choice that results leave out."""
     try:
-        return {"warmup": record.object("run.json")["run"]["recipe"]["warmup"]}
+        described = record.object("run.json")
+        warmup = described["run"]["recipe"]["warmup"]
     except (RunFailed, KeyError, TypeError):
         return {}
+    if described.get("id") != row.get("id"):
+        raise ValueError(f"it is the result of run {row.get('id')}, not of the run.json beside it")
+    return {"warmup": warmup}
 
 
 def rows_of(record: Record) -> list[dict]:
@@ -122,7 +126,7 @@ def rows_of(record: Record) -> list[dict]:
         wrong = str(error)
     if wrong:
         raise ValueError(wrong)
-    return _by_budget(_warmup(record) | row)
+    return _by_budget(_warmup(record, row) | row)
 
 
 def scan(folder: str | Path) -> "pd.DataFrame":

@@ -97,6 +97,11 @@ def cells(
     """
     if order not in ORDERS:
         raise RRError(f"unknown order {order!r}: {nearest(order, ORDERS)}")
+    for name, value in options.items():
+        if name not in (*AXES, *SWITCHES):
+            raise RRError(f"unknown option {name!r}: {nearest(name, (*AXES, *SWITCHES))}")
+        if name in SWITCHES and not isinstance(value, bool | None):
+            raise RRError(f"{name} must be True or False, got {value!r}")
     given = {key: _axis(key, options.get(key)) for key in AXES}
     plan: dict[str, Cell] = {}
     duplicates = 0

@@ -1,18 +1,20 @@
 """A sweep from its plan to its last cell."""
 
+import contextlib
+import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rr.errors import Interrupted, RRError, RunFailed, nearest
-from rr.options import Request
+from rr.options import Request, options_of
 from rr.specs import Run
 from rr.training.context import check_request
 from rr.training.device import pick_device
 from rrstudy.perf import doctor
 
-from ..perf.budget import disk_of
+from ..perf.budget import disk_of, staying
 from .command import Runner, commands
 from .grid import Cell
 from .hours import Hours
@@ -87,7 +89,11 @@ def sweep(
     commands(plan, launcher)  # raises for what the notebook does not take
     ray = {"address": address, "gpu_fraction": gpu_fraction, "cpus_per_cell": cpus_per_cell}
     check_engine(engine, ray)
-    check_request(Request(**machine), here=engine == "local")
+    for name in machine:
+        if name not in (known := options_of(Request)):
+            raise RRError(f"unknown option {name!r} of machine: {nearest(name, known)}")
+    request = Request(**machine)
+    check_request(request, here=engine == "local")
     view = View(out, log)
     if engine == "local":
         from .local import Local
@@ -113,7 +119,7 @@ def sweep(
         left = [cell for cell in plan if not _has_ended(launcher, cell)]
         if left and engine == "local" and pick_device(machine.get("device")).type == "cuda":
             _examine([cell.run for cell in left], out, machine, view.say)
-        disk = _room_on_disk(left, out, workers.free_slots)
+        disk = _room_on_disk(left, out, workers.free_slots, staying(request))
         schedule = Schedule(plan, out, launcher, workers, view, hours)
         view.say(disk)
         if not schedule.run():
@@ -149,14 +155,18 @@ def _examine(runs: Sequence[Run], out: Path, machine: Mapping, say: Callable[[st
         raise RRError(f"nothing was started, because of: {', '.join(wrong)}; see rr doctor's lines")
 
 
-def _room_on_disk(left: Sequence[Cell], out: Path, at_once: int) -> str:
+def _room_on_disk(left: Sequence[Cell], out: Path, at_once: int, stay: int) -> str:
     """What the cells that are left need of the disk of `out`; RRError where that is not free.
 
     What they have there already, from an earlier sweep, they need not find free.
     """
-    files = (path for cell in left for path in (out / cell.id).rglob("*") if path.is_file())
-    held = sum(path.stat().st_size for path in files)
-    need = max(0, disk_of([cell.run for cell in left], at_once) - held)
+    held = 0
+    for cell in left:
+        for top, _, names in os.walk(out / cell.id):
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):  # another sweep trains it
+                    held += os.path.getsize(os.path.join(top, name))
+    need = max(0, disk_of([cell.run for cell in left], at_once, stay) - held)
     place = next(path for path in (out.resolve(), *out.resolve().parents) if path.exists())
     free = shutil.disk_usage(place).free
     words = f"disk: {len(left)} runs need {need / 1e9:.2g} GB at most, {free / 1e9:.2g} GB are free"

@@ -60,6 +60,21 @@ def test_a_folder_that_cannot_be_made_is_one_line(run, tmp_path):
         rrstudy.save_pretrained(run, tmp_path / "a_file")
 
 
+def test_a_run_that_is_no_trained_model_is_not_shared(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(hub, "finished", lambda folder: None)
+    with pytest.raises(RRError, match="has not ended"):
+        rrstudy.save_pretrained(run, tmp_path / "shared")
+    monkeypatch.setattr(hub, "finished", lambda folder: {"status": "diverged"})
+    with pytest.raises(RRError, match="diverged: its weights are not a trained model"):
+        rrstudy.save_pretrained(run, tmp_path / "shared")
+    assert not (tmp_path / "shared").exists()
+
+
+def test_a_run_is_shared_from_within_its_folder(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(run)
+    assert (rrstudy.save_pretrained(".", tmp_path / "shared") / "config.json").exists()
+
+
 def test_a_model_written_in_part_is_none(run, shared, monkeypatch):
     """A disk that is full leaves neither the old configuration with the new weights nor a model."""
 

@@ -8,6 +8,7 @@ import pytest
 from rr.errors import RRError
 from rr.model import costs
 from rr.model import sizes as rungs
+from rr.options import Request
 from rr.training import planning
 from rrstudy import cli
 from rrstudy.perf import budget, rates
@@ -316,6 +317,9 @@ def test_the_disk_of_a_plan_is_what_stays_and_the_largest_while_it_trains(roomy)
     small, large = (costs.count(run.model) for run in plan)
     by_hand = 4 * (small + large) + 3 * 12 * large
     assert budget.disk_of_rows(budget.what_fits(plan, CARD)) == disk_of(plan) == by_hand
+    kept = disk_of(plan, stay=budget.staying(Request(keep_checkpoints=True)))
+    assert kept == 2 * 12 * (small + large) + 3 * 12 * large
+    assert budget.staying(Request()) == 4
 
 
 def of_l4(**row):

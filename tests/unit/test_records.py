@@ -17,7 +17,7 @@ from tiny import train
 
 import rr
 from rr.errors import RRError, RunFailed
-from rr.io import read_sealed, sealed, unsealed, write_record
+from rr.io import locked, read_sealed, sealed, unsealed, write_record
 from rr.specs import Run
 from rrbook.stats import read_curves
 from rrstudy import cli, stats
@@ -168,7 +168,7 @@ def test_a_record_is_the_run_without_its_paths(folder, tiny_corpus, tmp_path):
     assert loaded["train"]["id"] == [folder.name]
 
 
-def test_the_command_and_again(folder, tmp_path, capsys):
+def test_the_command_and_again(folder, tmp_path, monkeypatch, capsys):
     to, out = tmp_path / "to", tmp_path / "out"
     assert cli.main(["records", "import", str(folder.parent), "--to", str(to)]) == 0
     assert folder.name in capsys.readouterr().out
@@ -177,6 +177,13 @@ def test_the_command_and_again(folder, tmp_path, capsys):
     assert cli.main(["records", "import", str(out), "--to", str(to)]) == 0
     assert {path.name: path.read_bytes() for path in to.iterdir()} == before
     assert cli.main(["records", "export", str(to), "0" * 12, "--out", str(out)]) == 2
+    # a run by "." is that run, and one import at a time writes
+    monkeypatch.chdir(folder)
+    assert cli.main(["records", "import", ".", "--to", str(to)]) == 0
+    with locked(to):
+        assert cli.main(["records", "import", ".", "--to", str(to)]) == 3
+        assert "being written by another process" in capsys.readouterr().err
+    (to / "lock").unlink()
     # another run of the same id is refused, and the first stays
     copy = copied(folder, tmp_path)
     write_record(copy / "result.json", read_sealed(copy / "result.json") | {"seconds": 1.5})

@@ -14,7 +14,7 @@ from rr.options import Request, options_of
 from rr.specs import RUN_OPTIONS
 from rr.training.planning import plan
 from rrstudy import cli
-from rrstudy.sweep import Runner, cells, commands, notebook
+from rrstudy.sweep import Runner, cells, commands, notebook, sweep
 
 TINY = "nano:n_layer=1,d_model=16,n_head=2,seq_len=16"
 SOURCE = "rung = ''\nrule = ''\nseed = 0\nprotocol = ''\ncorpus = ''\nout = ''\n"
@@ -72,6 +72,26 @@ def test_protocol_paper_alone_is_the_published_plan(dry, root, tmp_path):
     assert recorded == published
     assert len({shlex.split(line)[2] for line in lines}) == 42
     assert not list(tmp_path.iterdir())  # a dry run leaves nothing
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"learning_rate": [1e-3]}, "unknown option 'learning_rate'"),
+        ({"depth_lr": [False, True]}, "depth_lr must be True or False, got .False, True."),
+        ({"budgets": [2, 4]}, "budgets must be a list of numbers of steps, got 2"),
+    ],
+)
+def test_an_option_is_taken_as_it_is_meant_or_refused(options, line):
+    with pytest.raises(RRError, match=line):
+        cells({"rung": [TINY], **options}, print)
+
+
+def test_an_unknown_word_of_the_machine_is_refused(tmp_path):
+    with pytest.raises(RRError, match="unknown option 'thread' of machine: did you mean threads"):
+        plan = cells({"rung": [TINY]}, print)
+        sweep(plan, tmp_path / "out", runner="direct", machine={"thread": 1})
+    assert not (tmp_path / "out").exists()
 
 
 def test_small_models_come_first_and_arms_of_a_seed_together_unless_the_order_is_given():

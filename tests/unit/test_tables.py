@@ -176,6 +176,36 @@ def test_a_spread_is_of_runs_that_can_be_compared():
         spread([*RUNS, *longer], "paired")
 
 
+def test_pairs_that_share_no_seed_have_fewer_degrees_of_freedom():
+    """Of each arm and each seed one level is fitted: a layout of 2 × 3 leaves two, of 4 × 3 six."""
+    losses = iter([3.0, 3.3, 3.1, 2.9, 3.05, 3.2, 2.8, 3.4, 3.15, 3.25, 2.95, 3.35])
+    apart = [run(rule, seed, next(losses))
+             for rules, seeds in (("ab", (0, 1, 2)), ("cd", (3, 4, 5)))
+             for rule in rules for seed in seeds]  # fmt: skip
+    assert spread(apart, "paired")[1] == 4
+    together = [row | {"id": f"{i}", "seed": row["seed"] % 3} for i, row in enumerate(apart)]
+    assert spread(together, "paired")[1] == 6
+
+
+def test_a_plan_counts_the_runs_that_the_test_has():
+    """Seeds that were run twice are in neither Welch's test nor the seeds that it needs."""
+    once = [run("standard", seed, loss) for seed, loss in enumerate([3.0, 3.2, 3.4, 3.1])]
+    once += [run("review", seed, loss) for seed, loss in enumerate([2.9, 3.0, 3.1])]
+    twice = [run("review", 7, loss, id=f"{loss}") for loss in (2.95, 3.05, 3.0)]
+    plain, more = (
+        by_arm(as_rows(compare(rows, "standard", design="independent")))["review"]
+        for rows in (once, [*once, *twice])
+    )
+    assert (plain["n"], more["n"]) == (3, 6) and "tested" not in more
+    for name in ("p", "detectable", "needed_lo", "needed_hi"):
+        assert plain[name] == more[name], name
+
+
+def test_an_unknown_column_to_group_by_is_refused():
+    with pytest.raises(RRError, match="no column 'stepz' to group by: did you mean steps"):
+        compare(RUNS, "standard", by="stepz")
+
+
 def test_group_without_baseline_says_so_and_unknown_baseline_fails(tmp_path):
     alone = run("review", 0, 1.0, rung="mini")
     (row,) = [row for row in table([*RUNS, alone]) if row["rung"] == "mini"]
@@ -301,10 +331,37 @@ def test_runs_of_another_warm_up_are_another_group(tmp_path):
         folder.mkdir()
         row = run(rule, seed, 3.0 + seed * warmup, id=folder.name)
         write_record(folder / "result.json", row)
-        write_record(folder / "run.json", {"run": {"recipe": {"warmup": warmup}}})
+        described = {"id": folder.name, "run": {"recipe": {"warmup": warmup}}}
+        write_record(folder / "run.json", described)
     runs = read_results(tmp_path)
     assert [(row["warmup"], row["n"]) for row in table(runs)] == [(30, 2)] * 2 + [(7, 2)] * 2
     assert "· warmup 7\n" in render(runs) and "· warmup 30\n" in render(runs)
+
+
+def test_a_result_beside_another_run_s_settings_is_named(tmp_path):
+    for name, warmup in (("a", 1), ("b", 8)):
+        (tmp_path / name).mkdir()
+        described = {"id": name, "run": {"recipe": {"warmup": warmup}}}
+        write_record(tmp_path / name / "run.json", described)
+        write_record(tmp_path / name / "result.json", run("review", 0, 3.0, id="a"))
+    found = scan(tmp_path)
+    assert list(found.warmup) == [1]
+    (corrupt,) = found.attrs["corrupt"]
+    assert corrupt[0].parent.name == "b" and "it is the result of run a" in corrupt[1]
+
+
+def test_a_run_behind_a_link_is_read_once(tmp_path):
+    """A run moved to another disk counts; two ways to one folder, and a circle, add nothing."""
+    runs, disk = tmp_path / "runs", tmp_path / "disk"
+    for seed in (0, 1):
+        (disk / str(seed)).mkdir(parents=True)
+        write_record(disk / str(seed) / "result.json", run("review", seed, 3.0))
+    runs.mkdir()
+    (runs / "far").symlink_to(disk / "0")
+    (runs / "same").symlink_to(disk / "0")
+    (disk / "1").rename(runs / "1")
+    (runs / "circle").symlink_to(runs)
+    assert list(read_results(runs).seed) == [1, 0]
 
 
 def test_every_kind_of_damage_is_named(tmp_path, capsys):
