@@ -6,6 +6,7 @@
 #          this machine can do is said by `!rr doctor`, which a sweep on a GPU begins with.
 # Checked: run with stand-ins for Drive and for Colab's module on a real tiny run, twice; what is
 #          deleted was emptied before (tests/unit/test_ready_files.py). Not on Colab.
+import os
 import shutil
 import subprocess
 import sys
@@ -51,12 +52,11 @@ def mirror(source: Path, target: Path, newest: bool) -> None:
         copy = target / path.relative_to(source)
         try:
             new = path.stat()
-            if not copy.exists() or (copy.stat().st_size, copy.stat().st_mtime) != (
-                new.st_size,
-                new.st_mtime,
-            ):
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(path, copy)
+            if copy.exists() and copy.stat().st_mtime >= new.st_mtime:
+                continue  # what is here may be newer than the copy that came back
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, aside := copy.with_name(copy.name + ".aside"))
+            os.replace(aside, copy)  # a copy that was cut off never looks new
         except FileNotFoundError:
             continue  # an old checkpoint, dropped by the run meanwhile
 
@@ -74,18 +74,22 @@ def tidy() -> None:
         folder.rmdir()
 
 
-def attempt(work, *args) -> None:
+def attempt(work, *args) -> bool:
     """Do it, say how full the Drive is, and say what went wrong: the next turn tries again."""
+    done = False
     try:
         work(*args)
+        done = True
     except OSError as error:
-        print(f"Drive: {error}; the next try is in {MINUTES:g} minutes", flush=True)
+        again = "" if ended.is_set() else f"; the next try is in {MINUTES:g} minutes"
+        print(f"Drive: {error}{again}", flush=True)
     total, taken, _ = shutil.disk_usage(KEPT)
     ours = sum(path.stat().st_size for path in KEPT.rglob("*") if path.is_file())
     print(
         f"Drive: {taken / 1e9:.1f} of {total / 1e9:.1f} GB used, {ours / 1e9:.1f} GB by these runs",
         flush=True,
     )
+    return done
 
 
 drive.mount("/content/drive")
@@ -112,6 +116,11 @@ except KeyboardInterrupt:  # the cell's stop button: the run saves, then the cop
     code = run.wait()
 ended.set()
 copying.join()
-attempt(mirror, RUNS, KEPT, NEWEST)
-attempt(tidy)
-print(f"rr ended with code {code}; its runs are in {KEPT}")
+if attempt(mirror, RUNS, KEPT, NEWEST):
+    attempt(tidy)
+    print(f"rr ended with code {code}; its runs are in {KEPT}")
+else:
+    print(
+        f"rr ended with code {code}; not all of its runs are on Drive: copy {RUNS} before the "
+        "machine goes"
+    )

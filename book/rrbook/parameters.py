@@ -47,11 +47,13 @@ class Allowed:
 
     def refuses(self, value: Any) -> str:
         """What was expected instead of the value; nothing where it is allowed."""
-        if not isinstance(value, list):
+        wants_list = self.least or self.most is not None
+        if not isinstance(value, list) and not wants_list:
             return "" if self.test(value) else self.words
-        different = len(set(map(str, value))) == len(value)
-        many = len(value) >= self.least and (self.most is None or len(value) <= self.most)
-        if many and different and all(map(self.test, value)):
+        each = value if isinstance(value, list) else []
+        different = len(set(map(str, each))) == len(each)
+        many = len(each) >= self.least and (self.most is None or len(each) <= self.most)
+        if isinstance(value, list) and many and different and all(map(self.test, value)):
             return ""
         count = f"of at least {self.least} " if self.least else "of "
         if self.most is not None:
@@ -71,7 +73,11 @@ def whole(low: int, high: int, step: int = 1, least: int = 0, most: int | None =
 
 def number(low: float, high: float, least: int = 0, most: int | None = None) -> Allowed:
     """Numbers from low to high; of a list at least and at most so many."""
-    return Allowed(f"a number from {low:g} to {high:g}", lambda v: low <= v <= high, least, most)
+
+    def test(value: Any) -> bool:
+        return isinstance(value, int | float) and low <= value <= high
+
+    return Allowed(f"a number from {low:g} to {high:g}", test, least, most)
 
 
 def one_of(*values: Any) -> Allowed:
@@ -153,9 +159,19 @@ def _history() -> tuple[dict[str, Any], list[str], dict[str, Any]]:
         if source.startswith(INJECTED):
             given = list(assigned)
         elif next(iter(assigned), None) == "tier":
-            known = {name: ast.literal_eval(value) for name, value in assigned.items()}
+            known = {
+                name: _stored(value, shell.user_ns.get(name)) for name, value in assigned.items()
+            }
             given = []
     return known, given if known else [], shell.user_ns if shell else {}
+
+
+def _stored(value: ast.expr, computed: Any) -> Any:
+    """What a cell of parameters stores: a value, or what its expression came to."""
+    try:
+        return ast.literal_eval(value)
+    except ValueError:
+        return computed
 
 
 def _assigned(source: str) -> dict[str, ast.expr]:

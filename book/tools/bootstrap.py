@@ -61,7 +61,7 @@ if missing or "google.colab" in sys.modules:
 
     if torch.cuda.is_available():
         card = torch.cuda.get_device_properties(0)
-        advice = 'set tier = "colab" in the next code cell to use it (now "smoke", for a CPU)'
+        advice = 'to use it set tier = "colab" below and, where there is one, device = "auto"'
         if card.total_memory < 14e9:
             advice = 'tier "colab" expects 16 GB; "smoke" runs here'
         print(f"{{card.name}}, {{card.total_memory / 1e9:.0f}} GB: {{advice}}")

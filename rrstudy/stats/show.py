@@ -44,9 +44,9 @@ def _chance(p: float | None, compared: object) -> str:
     return f"{p:.4f}" if p >= 1e-4 else "<1e-4"
 
 
-def _arm(row: dict) -> str:
-    """The arm of a run, its value rule under the name that is written."""
-    rule, plus, values = row["arm"].partition(" + ")
+def written_arm(arm: str) -> str:
+    """An arm as `arm_of` names it, its value rule under the name that is written."""
+    rule, plus, values = arm.partition(" + ")
     return f"{rule}{plus}{written(values)}"
 
 
@@ -84,7 +84,7 @@ def _notes(row: dict) -> str:
 
 # heading -> text of a row: of runs of `rr`, and of a tidy table
 RUNS: dict[str, Callable[[dict], str]] = {
-    "arm": _arm,
+    "arm": lambda row: written_arm(row["arm"]),
     "seeds": _seeds,
     "val_loss": _mean,
     "arm − base": lambda row: _signed(row["difference"]),

@@ -98,6 +98,19 @@ def test_an_edited_cell_counts_and_an_old_injection_does_not(shell):
     assert shell('depths = "[4]"', CHECK) is not None  # from whatever cell it comes
 
 
+def test_an_expression_of_a_reader_s_own_is_taken_for_what_it_came_to(shell):
+    assert shell(CELL.replace("seeds = []", "seeds = list(range(3))"), CHECK) is None
+    for old, new, said in (
+        ("seeds = []", "seeds = 5", "parameter seeds must be a list of at least 2 different"),
+        ("seeds = []", "seeds = list(range(1))", "parameter seeds must be a list of at least 2"),
+        ("lr = 3e-3", "lr = None", "parameter lr must be a number from 1e-06 to 1, got None"),
+        ("lr = 3e-3", 'lr = "3e-3"', "parameter lr must be a number from 1e-06 to 1, got '3e-3'"),
+    ):
+        allowed = "seeds=parameters.SEEDS" if "seeds" in old else "lr=parameters.number(1e-6, 1)"
+        error = shell(CELL.replace(old, new), f"{CHECK[:-1]}, {allowed})")
+        assert isinstance(error, RRError) and str(error).startswith(said), new
+
+
 def test_without_a_kernel_the_tier_is_checked():
     assert parameters.check("colab", {"smoke": 1, "colab": 2}) == 2
     with pytest.raises(RRError, match="unknown tier 'colob': did you mean colab"):

@@ -305,6 +305,20 @@ def checkpoint(home: Path, step: int, *, sealed: bool = True) -> None:
         (folder / "meta.json").write_text("{}")
 
 
+def test_what_is_newer_here_is_not_replaced_by_the_copy(tmp_path, capsys):
+    """The last copy failed, and the cell is run again on the same machine."""
+    one = cell_of(tmp_path)
+    for place, content, when in ((one.KEPT, "older", 1000), (one.RUNS, "newer", 2000)):
+        (place / "id").mkdir(parents=True)
+        (place / "id" / "metrics.jsonl").write_text(content)
+        os.utime(place / "id" / "metrics.jsonl", (when, when))
+    one.mirror(one.KEPT, one.RUNS, newest=False)
+    assert (one.RUNS / "id" / "metrics.jsonl").read_text() == "newer"
+    one.mirror(one.RUNS, one.KEPT, one.NEWEST)
+    assert (one.KEPT / "id" / "metrics.jsonl").read_text() == "newer"
+    assert [path.name for path in (one.KEPT / "id").iterdir()] == ["metrics.jsonl"]
+
+
 def test_an_older_one_stays_until_the_newer_is_whole_and_where_a_branch_goes_back_to_it(tmp_path):
     def on_drive():
         return sorted(int(p.name) for p in one.KEPT.glob("*/checkpoint/*"))

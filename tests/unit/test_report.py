@@ -7,6 +7,7 @@ import json
 import math
 import shlex
 import shutil
+from dataclasses import replace
 
 import nbformat
 import numpy as np
@@ -159,6 +160,9 @@ def test_what_a_sublayer_writes():
             assert row["coefficient"] == pytest.approx(expected, rel=1e-4) and row["r"] is None
     rows, _ = report.gates(initialise(rr.Model(rr.plan(BODY, "review").model), 0), ids)
     assert [row["r"] for row in rows] == [[0.5] * 5] * 2  # its gates begin at one half, all of them
+    # a gate inside the rule: no number on the update says what it writes
+    rows, why = report.gates(initialise(rr.Model(rr.plan(BODY, "gtrxl").model), 0), ids)
+    assert rows == [] and "no multiple of the update" in why
     rows, why = report.gates(rr.Model(rr.plan(BODY, "denseformer").model), ids)
     assert rows == [] and "keeps a list of tensors" in why
 
@@ -291,6 +295,13 @@ def test_a_whole_folder(trained):
     rows = report.cost_by_arm(here)
     assert [row["runs"] for row in rows] == [2, 2, 4]
     assert rows[-1]["tokens"] == 4 * 6 * 2 * 16
+    # decay branches are trained, too: as the report of one run counts
+    (one, *_), ended = here.results, report.read(next(iter(made.values())))
+    recipe = replace(ended.run.recipe, steps=6, budgets=(3, 6))
+    branched = replace(ended.run, recipe=recipe)
+    record = {"run": branched.spec(), "source": branched.source}
+    alone = replace(here, results=[one], runs={one["id"]: record})
+    assert report.cost_by_arm(alone)[0]["tokens"] == branched.tokens > 6 * 2 * 16
 
 
 def test_a_folder_with_holes(trained, tmp_path):

@@ -67,6 +67,39 @@ def test_one_arm_one_seed_and_a_missing_baseline_are_said():
     assert report.folder_summary(survey([]), "standard") == "- No run has ended yet."
 
 
+def test_means_are_of_comparable_runs_and_seeds_are_counted_once():
+    """Where the baseline is missing: one line for each text, rate and length, never a mixture."""
+    text = {"corpus": "file:b.txt", "corpus_id": "b"}
+    longer = {"steps": PAIR[0]["steps"] + 1}
+    rows = [
+        row | change | {"id": f"{row['id']}{i}", "val_loss": row["val_loss"] + i}
+        for i, change in enumerate(({}, text, longer, {"lr": 1e-3}))
+        for row in arms("review")
+    ]
+    shown = report.shown(survey(rows, "highway"))
+    assert [row["seeds"] for row in shown] == [len(arms("review"))] * 4
+    mean = sum(row["val_loss"] for row in arms("review")) / len(arms("review"))
+    assert sorted(row["val_loss"] for row in shown) == [f"{mean + i:.4f}" for i in range(4)]
+    assert len({(row["runs"], row["lr"]) for row in shown}) == 4
+
+
+def test_the_correction_counts_what_has_no_p():
+    lost = [row | {"status": "diverged", "val_loss": None} if row["rule"] == "constant" else row
+            for row in arms("standard", "constant", "review", "highway")]  # fmt: skip
+    assert "Holm's correction for 3 comparisons" in report.folder_summary(survey(lost), "standard")
+
+
+def test_a_value_rule_has_the_name_that_is_written_and_equal_is_said():
+    rows = [row | {"values": "constant:lam=2"} if row["rule"] == "review" else row for row in PAIR]
+    rows = [row | {"rule": "standard"} for row in rows]
+    assert "`standard + constant-resformer:lam=2` finishes" in report.folder_summary(
+        survey(rows), "standard"
+    )
+    losses = {row["seed"]: row["val_loss"] for row in PAIR if row["rule"] == "standard"}
+    same = [row | {"val_loss": losses[row["seed"]]} for row in PAIR]
+    assert "`review` and `standard` finish alike" in report.folder_summary(survey(same), "standard")
+
+
 def test_what_is_lost_in_progress_or_corrupt_is_named():
     lost = [row | {"status": "diverged", "val_loss": None} if row["rule"] == "review" else row
             for row in PAIR]  # fmt: skip
@@ -121,6 +154,9 @@ def test_a_rate_at_the_edge_is_named():
     assert "Rate at the edge" not in report.folder_warnings(survey(inside))
     lost = [row | {"val_loss": None, "status": "diverged", "lr": 8e-3} for row in PAIR]
     assert "Rate at the edge" not in report.folder_warnings(survey([*rows, *lost]))  # it was tried
+    # seeds differ more than rates: one that only some rates have is left out
+    alone = [row | {"lr": 2e-3, "seed": 99, "val_loss": 99.0} for row in PAIR]
+    assert "Rate at the edge" not in report.folder_warnings(survey([*inside, *alone]))
     other = [row | {"lr": 8e-3, "steps": row["steps"] + 1} for row in PAIR]
     assert report.folder_warnings(survey([*inside, *other])).count("Rate at the edge") == 0
 

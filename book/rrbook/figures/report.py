@@ -109,7 +109,7 @@ def gates_by_sublayer(ax: Axes, rows: Sequence[Mapping], rule: str, why: str = "
     elif max(means) - min(means) < 0.01:  # one number: the axis would show its rounding
         ax.set_xlim(min(means) - 0.5, max(means) + 0.5)
     name_rows(ax, [row["name"] for row in rows])
-    ax.set_xlabel("gate r" if gated else "coefficient on the update (this rule has no gate)")
+    ax.set_xlabel("gate r" if gated else "coefficient on the update")
     return ax
 
 

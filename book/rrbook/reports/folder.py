@@ -127,6 +127,10 @@ def survey(
     here.rows.sort(key=lambda row: by_size[row["rung"]])
     here.notes += _unread(here)
     here.missing = _missing(here, rungs, rules, seeds)
+    if bare := [
+        gap["like"]["id"] for gap in here.missing if gap["like"] and not _options(here, gap)
+    ]:
+        here.notes.append(f"{bare[0]} has no run.json: no command can train others like it")
     if not recorded:  # of a record the text need not be here
         here.bigrams = _bigrams(here)
     return here
@@ -141,12 +145,13 @@ def _bigrams(here: Survey) -> dict[tuple, tuple[float | None, str]]:
     """Of each text the held-out loss of a table of token pairs, or None and why there is none."""
     found = {}
     for row in here.results:
-        run = _run(here.runs.get(row["id"].partition("/")[0], {}))
+        run = run_of(here.runs.get(row["id"].partition("/")[0], {}))
         if run is None or text_of(row) in found:
             continue
         corpus = run.source["corpus"]
         if corpus != "fables" and not corpus.startswith("file:"):
-            why = f"`rr prepare --corpus {corpus}` prints the table's loss"
+            prepare = f"rr prepare --corpus {corpus} --tokenizer {run.source['tokenizer']}"
+            why = f"`{prepare}` prints the table's loss"
             found[text_of(row)] = None, why  # a report downloads nothing
             continue
         try:
@@ -175,15 +180,17 @@ def _unread(here: Survey) -> list[str]:
     """A line for each rule in a file that is not allowed: a command that names it would run it."""
     read = {}
     for record in here.runs.values():
-        run = _run(record)
+        run = run_of(record)
         if run is not None:
             read |= {run.rule: run.rule_content, run.values: run.values_content}
     notes = []
     for rule in read.items():
         try:
             as_allowed([rule], (), here.shown)
-        except RRError as error:
-            notes.append(str(error))
+        except RRError:
+            notes.append(
+                f"the command below would import {rule[0].partition(':')[0]}: read it first"
+            )
     return notes
 
 
@@ -292,7 +299,8 @@ def command(here: Survey) -> list[str]:
     """
     wanted: dict[str, tuple[dict, dict, set]] = {}
     for gap in here.missing:
-        given = _options(here, gap)
+        if not (given := _options(here, gap)):
+            continue
         seeds = gap["seeds"]
         rule = given.pop("rule")
         key = repr(sorted(given.items(), key=repr))
@@ -319,7 +327,7 @@ def command(here: Survey) -> list[str]:
     return lines
 
 
-def _run(record: Mapping) -> Run | None:
+def run_of(record: Mapping) -> Run | None:
     """The run of a run.json; None where it is none."""
     try:
         return Run.from_spec(record["run"], dict(record["source"]))
@@ -328,7 +336,7 @@ def _run(record: Mapping) -> Run | None:
 
 
 def _spec_options(record: Mapping) -> dict:
-    run = _run(record)
+    run = run_of(record)
     try:
         return options(run) if run is not None else {}
     except RRError:  # a rung that is none of the ladder's
@@ -336,24 +344,14 @@ def _spec_options(record: Mapping) -> dict:
 
 
 def _options(here: Survey, gap: Mapping) -> dict:
-    """Options of a missing run without its seed: those of the run that it should be like."""
+    """Options of a missing run without its seed: those of the run that it should be like.
+
+    None where that run has no run.json: a result does not say everything.
+    """
     like = gap["like"]
     given = _spec_options(here.runs.get(like["id"].partition("/")[0], {})) if like else {}
-    if not given and like:  # a result without its run.json: the options in the result
-        names = (
-            "rule",
-            "values",
-            "loops",
-            "flavour",
-            "corpus",
-            "tokenizer",
-            "protocol",
-            "steps",
-            "lr",
-            "batch",
-            "precision",
-        )
-        given = {name: like[name] for name in names}
+    if like and not given:
+        return {}
     given |= {"rung": gap["rung"]}
     given.pop("seed", None)
     if gap["rung"] != (like or {}).get("rung"):  # another rung: its own steps, batch and rate

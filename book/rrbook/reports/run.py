@@ -279,7 +279,8 @@ def gates(model: Model, idx) -> tuple[list[dict], str]:
 
     Rows `name, r, coefficient, mean`: r has the quantiles LEVELS of a gate, or is None under a rule
     without one; coefficient is then c of h' = kept ⊙ h + c·u, by least squares (exact where c is a
-    number), and `mean` is either's mean. No rows, and the reason, where there is no single stream.
+    number), and `mean` is either's mean. No rows, and the reason, where there is no single stream,
+    and where a tenth of a write or more is no multiple of the update.
     """
     try:
         steps = probes.trace(model, idx)
@@ -299,6 +300,12 @@ def gates(model: Model, idx) -> tuple[list[dict], str]:
             written = step.out.double() - step.kept * step.h.double()
             size = float((u * u).sum())
             c = float((written * u).sum()) / size if size else math.nan
+            left = written - c * u
+            if float((left * left).sum()) > 0.01 * float((written * written).sum()):
+                return (
+                    [],
+                    "No gate and no coefficient: what it writes is no multiple of the update.",
+                )
             row |= {"coefficient": c, "mean": c}
         rows.append(row)
     return rows, ""

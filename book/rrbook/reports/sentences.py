@@ -9,7 +9,10 @@ from datetime import UTC, datetime
 
 import numpy as np
 
+from rr.options import written
+from rr.specs import Run
 from rrstudy.stats.results import arm_named, arm_of, group_key
+from rrstudy.stats.show import written_arm
 
 from .folder import Survey, text_of
 from .run import Ended, Look, outcome
@@ -53,16 +56,24 @@ def run_title(ended: Ended, command: str) -> str:
     """A heading with the run's name, the day and the command that repeats the run."""
     run = ended.run
     return (
-        f"# Run `{run.id}`: {run.rung}, {run.rule}, seed {run.seed}\n\n"
+        f"# Run `{run.id}`: {run.rung}, {_arm(run)}, seed {run.seed}\n\n"
         f"Report of {_today()}. The run again, in a folder of its own: `{command}`"
     )
+
+
+def _arm(run: Run) -> str:
+    """What the run is of: its rule and, where they are not the usual, values, passes, optimiser."""
+    values = "" if run.values == "own" else f" + {written(run.values)}"
+    passes = "" if run.loops == 1 else f", {run.loops} passes"
+    optimizer = "" if run.recipe.optimizer == "adamw" else f", {run.recipe.optimizer}"
+    return f"{run.rule}{values}{passes}{optimizer}"
 
 
 def run_summary(ended: Ended, bigram: float, look: Look) -> str:
     """What came out: the loss beside the bigram table, the calibration. Figures show the rest."""
     run, result = ended.run, ended.result
     lines = [
-        f"A {run.flavour} model of {result['params']:,} parameters under the rule `{run.rule}` on "
+        f"A {run.flavour} model of {result['params']:,} parameters under `{_arm(run)}` on "
         f"*{result['corpus']}*: {outcome(ended)}.",
         _against(bigram, result, ended.diverged),
         _calibration(look),
@@ -130,7 +141,8 @@ def folder_summary(here: Survey, baseline: str) -> str:
     lines = []
     if ids:
         lines.append(
-            f"{_count(len(ids), 'run')} that ended: {_joined([f'`{arm}`' for arm in arms])} at "
+            f"{_count(len(ids), 'run')} that ended: "
+            f"{_joined([f'`{written_arm(arm)}`' for arm in arms])} at "
             f"{_joined(rungs)}, seed{'' if len(seeds) == 1 else 's'} "
             f"{_joined(list(map(str, seeds)))}."
         )
@@ -155,7 +167,7 @@ def folder_summary(here: Survey, baseline: str) -> str:
 
 def _why_not(here: Survey, arms: Sequence[str], baseline: str) -> str:
     if arm_named(baseline) not in arms:
-        return f"no run of it has ended here (the arms are {_joined(list(arms))})"
+        return f"no run of it has ended here (the arms are {_joined(list(map(written_arm, arms)))})"
     if len(arms) == 1:
         return "it is the only arm"
     notes = [note for row in here.rows for note in row["notes"]]
@@ -170,9 +182,12 @@ def _compared(row: Mapping) -> str:
         interval = f"95 % interval {_signed(row['lo'])} to {_signed(row['hi'])}, {pairs}"
         outside = row["lo"] * row["hi"] > 0
         verdict = "; the interval leaves zero out" if outside else "; zero is within the interval"
+    arm, base = written_arm(row["arm"]), written_arm(row["baseline"])
+    if not gap:
+        return f"At {row['rung']}{row['where']} `{arm}` and `{base}` finish alike ({pairs})."
     return (
-        f"At {row['rung']}{row['where']} `{row['arm']}` finishes {abs(gap):.4f} nats {side} "
-        f"`{row['baseline']}` ({interval}){verdict}."
+        f"At {row['rung']}{row['where']} `{arm}` finishes {abs(gap):.4f} nats {side} "
+        f"`{base}` ({interval}){verdict}."
     )
 
 
@@ -181,9 +196,10 @@ def _corrected(compared: Sequence[Mapping]) -> str:
     clear = [row for row in tested if row["holm"] <= 0.05]
     if not tested:
         return "None of these differences can be tested."
-    names = [f"`{row['arm']}` at {row['rung']}{row['where']}" for row in clear]
+    family = max(row["comparisons"] for row in tested)
+    names = [f"`{written_arm(row['arm'])}` at {row['rung']}{row['where']}" for row in clear]
     return (
-        f"After Holm's correction for {_count(len(tested), 'comparison')} of this folder, "
+        f"After Holm's correction for {_count(family, 'comparison')} of this folder, "
         f"significant at 5 %: {_joined(names) if names else 'none'}."
     )
 
@@ -199,7 +215,8 @@ def folder_warnings(here: Survey) -> str:
     if lost:
         names = _joined(
             [
-                f"`{arm_of(row)}` seed {row['seed']} at {row['rung']}, rate {row['lr']:g}"
+                f"`{written_arm(arm_of(row))}` seed {row['seed']} at {row['rung']}, "
+                f"rate {row['lr']:g}"
                 for row in lost
             ]
         )
@@ -236,17 +253,20 @@ def _barely(here: Survey) -> list[str]:
 
 def _at_the_edge(results: Sequence[Mapping]) -> list[str]:
     """Arms that were run at several learning rates and did best at the lowest or the highest."""
-    losses: dict[tuple, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
+    losses: dict[tuple, dict[float, dict]] = defaultdict(lambda: defaultdict(dict))
     for row in results:
         loss = math.inf if row["val_loss"] is None else row["val_loss"]  # it was tried, too
-        losses[row["rung"], arm_of(row), group_key(row)][row["lr"]].append(loss)
+        losses[row["rung"], arm_of(row), group_key(row)][row["lr"]][row["seed"]] = loss
     lines = []
     for (rung, arm, _), by_rate in losses.items():
-        means = {rate: sum(each) / len(each) for rate, each in by_rate.items()}
+        shared = set.intersection(*map(set, by_rate.values()))  # seeds differ more than rates
+        if not shared:
+            continue
+        means = {rate: sum(each[s] for s in shared) for rate, each in by_rate.items()}
         best = min(means, key=means.__getitem__)
         if len(means) > 1 and best in (min(means), max(means)) and math.isfinite(means[best]):
             lines.append(
-                f"**Rate at the edge.** `{arm}` at {rung} does best at {best:g}, the end of the "
-                "rates that were tried: a better one may lie beyond."
+                f"**Rate at the edge.** `{written_arm(arm)}` at {rung} does best at {best:g}, the "
+                "end of the rates that were tried: a better one may lie beyond."
             )
     return lines

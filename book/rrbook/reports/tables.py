@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from rrstudy.stats.results import GROUP, TOLD, arm_of, group_key
-from rrstudy.stats.show import columns, grouped
+from rrstudy.stats.show import columns, grouped, written_arm
 
-from .folder import Survey, sizes_of
+from .folder import Survey, run_of, sizes_of
 
 
 def labelled(here: Survey) -> list[dict]:
@@ -40,15 +40,18 @@ def shown(here: Survey) -> list[dict]:
 
 
 def _means(results: Sequence[dict]) -> list[dict]:
-    """The mean loss of each rung and arm over its finished seeds."""
-    losses: dict[tuple[str, str], list[float]] = {}
-    for row in results:
-        if row["status"] == "finished":
-            losses.setdefault((row["rung"], arm_of(row)), []).append(row["val_loss"])
-    return [
-        {"rung": rung, "arm": arm, "seeds": len(each), "val_loss": f"{fmean(each):.4f}"}
-        for (rung, arm), each in sorted(losses.items())
-    ]
+    """The mean loss of each arm at each rate over its finished runs, among comparable runs."""
+    groups, lines = list(grouped([row for row in results if row["status"] == "finished"])), []
+    for title, rows in groups:
+        arms = defaultdict(list)
+        for row in rows:
+            arms[arm_of(row), row["lr"]].append(row)
+        for (arm, lr), runs in sorted(arms.items()):
+            seeds, loss = {row["seed"] for row in runs}, fmean(row["val_loss"] for row in runs)
+            line = {"rung": rows[0]["rung"], "arm": written_arm(arm), "lr": f"{lr:g}",
+                    "seeds": len(seeds), "val_loss": f"{loss:.4f}"}  # fmt: skip
+            lines.append({"runs": title, **line} if len(groups) > 1 else line)
+    return lines
 
 
 def points(here: Survey) -> tuple[list[dict], list[str]]:
@@ -118,15 +121,18 @@ COST = ("rung", "arm", "device", "runs", "diverged", "tokens", "hours", "tokens/
 def cost_by_arm(here: Survey) -> list[dict]:
     """The cost of the runs of each rung, arm and device: runs, tokens, hours, tokens/s; then all.
 
-    A run with decay branches counts once, with its longest budget's tokens. Hours are those of
-    training; runs that are unfinished or corrupt are not counted.
+    A run with decay branches counts once, with the tokens of them all. Hours are those of training;
+    runs that are unfinished or corrupt are not counted.
     """
     whole = {}
     for row in here.results:  # rows of one run follow one another, the longest budget last
         whole[row["id"].partition("/")[0]] = row
     by_arm = defaultdict(list)
     for name, row in whole.items():
-        made = here.runs.get(name, {}).get("provenance", {})
+        record = here.runs.get(name, {})
+        made = record.get("provenance", {})
+        if row["status"] == "finished" and (run := run_of(record)):
+            row = row | {"tokens": run.tokens}
         device = made.get("device", "unknown")
         threads = row.get("threads")
         place = f"{device}, threads: {threads}" if device == "cpu" else device
