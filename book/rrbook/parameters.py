@@ -154,16 +154,15 @@ def _history() -> tuple[dict[str, Any], list[str], dict[str, Any]]:
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     known, given = {}, []
+    computed = shell.user_ns if shell else {}
     for source in shell.history_manager.input_hist_raw if shell else ():
         assigned = _assigned(source)
         if source.startswith(INJECTED):
             given = list(assigned)
         elif next(iter(assigned), None) == "tier":
-            known = {
-                name: _stored(value, shell.user_ns.get(name)) for name, value in assigned.items()
-            }
+            known = {name: _stored(value, computed.get(name)) for name, value in assigned.items()}
             given = []
-    return known, given if known else [], shell.user_ns if shell else {}
+    return known, given if known else [], computed
 
 
 def _stored(value: ast.expr, computed: Any) -> Any:
