@@ -63,6 +63,8 @@ BEHIND = {
     "After 4,800 steps three seeds cannot tell": [f"{LATE}review - constant"],
     "under Muon the network that halves is ahead": [
         "f4_muon: review - constant", "f4_muon: state-gate - constant"],
+    "the network that always halves, is ahead of both gates": [
+        "f4_muon: review - constant", "f4_muon: state-gate - constant"],
     # the landing page
     "the third, by itself, is worse than the plain sum": ["f2_field: gated-residual - standard"],
     "A learned gate beats always halving": ["f1_pairs: review - constant"],
