@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from ..errors import RRError
 from ..residual.gates import Gated
-from ..training import evaluate
 from . import probes
 from .network import Network
 
@@ -95,7 +94,7 @@ def trace_gates(model: nn.Module, idx: Tensor) -> GateTrace:
         [0.5]
     """
     rules, r, held, pairs = gates_of(model), [], [], []
-    with evaluate.evaluating(model):
+    with torch.no_grad():
         for x in idx.split(BATCH):
             steps = probes.trace(model, x)
             r.append(torch.stack([step.r for step in steps if step.r is not None]))

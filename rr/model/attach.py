@@ -235,7 +235,7 @@ def detach(model: nn.Module) -> nn.Module:
     if HOOKS not in vars(model):
         raise RRError(f"no residual rule is attached to this {type(model).__name__}")
     _take(model)
-    delattr(model.config, NAME)
+    vars(model.config).pop(NAME, None)
     torch.compiler.reset()  # what was compiled with the rule
     return given
 

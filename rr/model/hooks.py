@@ -34,8 +34,10 @@ class Rules(NamedTuple):
 class Now:
     """What a forward pass keeps from one hook to the next, in `local`: each thread has its own.
 
-    Several threads may call one model at the same time. A block runs in one thread from its first
-    hook to its last, also where checkpointing computes it again. Of a block
+    Several threads may call one model at the same time. A block runs in one thread from the norm
+    before its attention to its MLP. Where checkpointing computes it again that is the thread of the
+    backward pass (a GPU has its own), without the hooks on the block itself (Transformers 5), and
+    it may end within the last hook: the next block replaces what is left. Of the block that runs
 
         rules   its own, or those of its replica
         state   the residual state; vstate: the value state
@@ -90,7 +92,8 @@ class Hooks:
             stack = getattr(model, NAME)
             copies = dict(zip(self.model.modules(), model.modules(), strict=True))
             for calls, rules in zip(self.calls, _by_block(stack), strict=True):
-                vars(copies[calls.block.module])[OF_REPLICA] = stack, rules
+                for part in (calls.block.module, calls.block.norms[0]):
+                    vars(copies[part])[OF_REPLICA] = stack, rules
             vars(copies[self.last])[OF_REPLICA] = stack, None
 
     def rules_at(self, module: nn.Module, rules: Rules | None) -> tuple[Any, Any]:
@@ -193,7 +196,7 @@ class Calls:
     def __init__(
         self, hooks: Hooks, block: Block, rules: Rules, entering: Layout, leaving: Layout
     ) -> None:
-        self.all, self.block, self.rules, self.now = hooks, block, rules, Now()
+        self.all, self.block, self.rules, self.now = hooks, block, rules, hooks.now
         self.entering, self.leaving = entering, leaving
         self.values: Values | None = None
 
@@ -205,7 +208,6 @@ class Calls:
         if self.first:
             self.all.follow()
         stack, rules = self.all.rules_at(block, self.rules)
-        self.now.local.rules = rules
         if self.first:
             x0 = _as_computed(rules.attn, hidden)
             hidden = self.entering.pack(stack.open(x0), None)
@@ -216,6 +218,7 @@ class Calls:
 
     def before_attention(self, norm: nn.Module, args: tuple) -> tuple:
         now = self.now.local
+        _, now.rules = self.all.rules_at(norm, self.rules)
         state, now.vstate = self.entering.unpack(args[0][..., self.leaving.width :])
         x, now.state = now.rules.attn.read(state)
         return _as_read(norm, x, self.block)

@@ -379,8 +379,10 @@ class Model(nn.Module):
         temperature: divides the logits; 0 takes the most probable token. top_k: draw from the k
         most probable alone. generator: of the draws, on the CPU. stop: a token id that ends the
         text early. cached: False recomputes every step: slower, with the same tokens.
-        RRError where logits are not finite.
+        RRError where logits are not finite, temperature < 0 or top_k < 1.
         """
+        if temperature < 0 or (top_k is not None and top_k < 1):
+            raise RRError(f"give temperature ≥ 0 and top_k ≥ 1, got {temperature} and {top_k}")
         caches = self.caches()
         for _ in range(min(n_tokens, self.config.seq_len - idx.shape[1])):
             past = caches[0].k.shape[2] if cached and caches[0].k is not None else 0

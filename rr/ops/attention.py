@@ -4,6 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .kernels import once
+
 ALIGNED = 8  # channels: cuDNN, FlashAttention and the float32 kernel want a multiple of it
 ROWS = 128  # queries in a block, or an eighth of a longer window: the graph grows with the blocks
 BLOCKS = 8
@@ -60,6 +62,7 @@ class _BlockedAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
+        once("attention='auto'")
         q, k, v, result, log_total = ctx.saved_tensors
         dtype, wide = q.dtype, log_total.dtype
         along = (grad.to(wide) * result).sum(-1, keepdim=True)
@@ -96,7 +99,7 @@ def blocked_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     head. k, v: (B, H_kv, T, e), H a multiple of H_kv: query heads j·H/H_kv … (j + 1)·H/H_kv − 1
     share head j of both. Returns (B, H, T, e). Products run in the dtype of q, the softmax in at
     least float32. Like torch's own kernel it keeps no (T, T) weights for the backward pass.
-    Differentiable once.
+    Differentiable once: a second derivative is refused.
 
     Example:
         >>> import torch

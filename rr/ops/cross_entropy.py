@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .kernels import once
+
 
 def sums(device: torch.device) -> torch.dtype:
     """The dtype in which losses are summed on a device: float64, or float32 on mps, its widest."""
@@ -30,10 +32,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_weight = None
         total = torch.zeros((), dtype=wide, device=hidden.device)
         # float16 has no numbers below 6e-8: there the mean's 1/n is applied after loss scaling.
-        if hidden.dtype == torch.float16:
-            divisor, ctx.deferred_divisor = 1, n
-        else:
-            divisor, ctx.deferred_divisor = n, None
+        divisor, ctx.deferred_divisor = (1, n) if hidden.dtype == torch.float16 else (n, None)
         if not fused:
             softmax = _softmax
         elif hidden.device.type == "cpu":  # a compiler's softmax takes twice as long there
@@ -59,6 +58,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_loss):
+        once("loss='whole'")
         grad_hidden, grad_weight = ctx.saved_tensors
         if ctx.deferred_divisor is not None:
             grad_loss = grad_loss / ctx.deferred_divisor

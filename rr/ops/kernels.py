@@ -5,11 +5,19 @@ Implementations of one operation agree up to rounding, so a run's record names t
 
 from dataclasses import dataclass
 
+import torch
+
 from ..errors import RRError, nearest
 
 LOSSES = ("chunked", "fused", "whole")
 RECOMPUTED = ("none", "layer")
 ATTENTIONS = ("auto", "blocks")
+
+
+def once(instead: str) -> None:
+    """In a backward pass by hand: refuse `create_graph`, since it has no graph of its own."""
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        raise RRError(f"no second derivative is computed here: first model.use(Kernels({instead}))")
 
 
 @dataclass(frozen=True)

@@ -282,7 +282,8 @@ class DeepNorm(OwnStart, PostNorm):
     Xavier gain of the value, output and MLP matrices. Here norm is RMSNorm, as everywhere in `rr`;
     the paper's is LayerNorm. No norm stands before the head: the last write has normalised.
 
-    The branches start as published in any case; init=paper changes the embedding alone.
+    The branches start as published in any case; init=paper changes the embedding alone. (Of
+    flavour llama, which the paper lacks, gate and up count as one matrix of 2·d_ff rows.)
     """
 
     equation = r"h_l = \mathrm{norm}(\alpha\,h_{l-1} + u_l),\quad \alpha = (2M)^{1/4}"

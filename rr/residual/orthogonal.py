@@ -28,6 +28,7 @@ class Orthogonal(Rule):
 
     def along(self, h: Tensor, u: Tensor) -> Tensor:
         """s: how much of h the update holds, (B, T, 1)."""
+        h, u = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (h, u))  # as in delta
         return (h * u).sum(-1, keepdim=True) / (h.square().sum(-1, keepdim=True) + self.opt.eps)
 
     def write(self, state: Tensor, u: Tensor) -> Tensor:

@@ -65,14 +65,15 @@ def rated(model: nn.Module) -> dict[str, float]:
 
     Raises RRError where a rule was given it and has no parameters of its own.
     """
-    factors, asked = {}, ""
+    factors, asked = {}, {}
     for module_name, module in model.named_modules():
         if isinstance(module, Described):
-            asked = module.name if module.opt.rate else asked
             own_rates = module.own_rates()
+            if module.opt.rate:
+                asked.setdefault((type(module), module.name), []).extend(own_rates)
             factors |= {f"{module_name}.{name}": factor for name, factor in own_rates.items()}
-    if asked and not factors:
-        raise RRError(f"{asked}: rate is for parameters of the rule's own, and this rule has none")
+    for name in (name for (_, name), found in asked.items() if not found):
+        raise RRError(f"{name}: rate is for parameters of the rule's own, and this rule has none")
     return factors
 
 

@@ -12,6 +12,7 @@ from test_reported_models import Int8
 from torch import nn
 
 import rr
+from rr.model.attach import HOOKS
 
 replication = sys.modules["torch.nn.parallel.replicate"]  # the package's name is the function's
 tiny = partial(decoder, "Llama", num_hidden_layers=3)
@@ -131,6 +132,31 @@ def test_two_threads_train_one_model_with_the_gradients_of_one(checkpointing):
                 assert torch.equal(mine, theirs)
 
     in_threads(*(partial(calls, n) for n in range(2)))
+
+
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable:FutureWarning")
+@pytest.mark.parametrize("values", [None, "learnable-plus"])
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_blocks_are_computed_again_in_the_thread_of_the_backward_pass(reentrant, values):
+    """On a GPU that is a thread of its own, and Transformers calls no hook on the block there."""
+    model = scrambled(rr.attach(tiny(), "review", values=values)).train()
+    x, own = ids(0, 2, 20), list(model.rr_residuals.parameters())
+    wanted = torch.autograd.grad(model(x, labels=x).loss, own)
+    model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    model.enable_input_require_grads()
+    in_threads(model(x, labels=x).loss.backward)
+    assert all(torch.equal(p.grad, theirs) for p, theirs in zip(own, wanted, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable:FutureWarning")
+def test_checkpointing_keeps_one_block_that_was_computed_again_not_all():
+    """Torch ends such a computation at the last tensor that it needs, within the last hook."""
+    model = rr.attach(tiny(), "review").train()
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    x = ids(0, 2, 20)
+    model(x, labels=x).loss.backward()
+    held = {id(calls.now.local.state) for calls in vars(model)[HOOKS].calls}
+    assert len(vars(model)[HOOKS].calls) == 3 and len(held) == 1
 
 
 # ---- replicas of nn.DataParallel, here of two CPUs

@@ -113,8 +113,9 @@ def test_a_rule_s_parameters_have_a_rate_of_their_own_and_no_decay(optimizer):
 
 
 def test_a_rate_for_a_rule_without_parameters_is_refused():
-    with pytest.raises(RRError, match="standard: rate is for parameters of the rule's own"):
-        stepped("adamw", rule="standard:rate=2")
+    for values in ("own", "embeddings:rate=5"):  # also beside one that has such parameters
+        with pytest.raises(RRError, match="standard: rate is for parameters of the rule's own"):
+            stepped("adamw", rule="standard:rate=2", values=values)
 
 
 def test_a_broken_off_run_ends_as_if_it_had_not(planned, tmp_path, cut_off):

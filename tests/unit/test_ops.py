@@ -168,6 +168,25 @@ def test_a_model_keeps_the_implementations_that_it_is_given():
             Kernels(**wrong)
 
 
+def test_a_second_derivative_is_whole_or_refused():
+    """`create_graph` would take the gradients of a backward pass by hand for constants."""
+    model = model_of(1).double()
+    x = torch.randint(50, (1, 8), generator=torch.Generator().manual_seed(0))
+    weight = model.layers[0].mlp.up.weight
+
+    def curvature(kernels):
+        model.use(kernels)
+        (first,) = torch.autograd.grad(model(x, x.roll(1)), weight, create_graph=True)
+        return torch.autograd.grad(first.square().sum(), weight)[0]
+
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        assert curvature(Kernels(loss="whole")).abs().max() > 0
+        with pytest.raises(RRError, match="no second derivative .*loss='whole'"):
+            curvature(Kernels())
+        with pytest.raises(RRError, match="no second derivative .*attention='auto'"):
+            curvature(Kernels(loss="whole", attention="blocks"))
+
+
 # -- attention in blocks of queries -------------------------------------------------------------
 
 
