@@ -129,7 +129,7 @@ def try_lock(path: Path) -> FileLock | None:
     it would have to refuse.
     """
     lock, second = (FileLock(path, thread_local=False) for _ in range(2))
-    refused = f"cannot lock {path.parent} ({{}}): choose a local --out"
+    refused = f"cannot lock {path.parent} ({{}}): choose a local folder"
     try:
         lock.acquire(timeout=0)
     except Timeout:
@@ -161,7 +161,7 @@ def locked(folder: Path) -> Iterator[None]:
         open(folder / "lock", "a").close()
     except OSError as error:
         why = error.strerror
-        raise RRError(f"cannot write to {folder} ({why}): choose a writable --out") from None
+        raise RRError(f"cannot write to {folder} ({why}): choose a writable folder") from None
     lock = try_lock(folder / "lock")
     if lock is None:
         raise RunFailed(f"{folder} is being written by another process: wait until it ends")

@@ -55,7 +55,8 @@ def mirror(source: Path, target: Path, newest: bool) -> None:
             if copy.exists() and copy.stat().st_mtime >= new.st_mtime:
                 continue  # what is here may be newer than the copy that came back
             copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(path, aside := copy.with_name(copy.name + ".aside"))
+            shutil.copyfile(path, aside := copy.with_name(copy.name + ".aside"))
+            os.utime(aside, ns=(new.st_atime_ns, new.st_mtime_ns))  # as it was before the copy
             os.replace(aside, copy)  # a copy that was cut off never looks new
         except FileNotFoundError:
             continue  # an old checkpoint, dropped by the run meanwhile

@@ -92,7 +92,7 @@ class Hooks:
             stack = getattr(model, NAME)
             copies = dict(zip(self.model.modules(), model.modules(), strict=True))
             for calls, rules in zip(self.calls, _by_block(stack), strict=True):
-                for part in (calls.block.module, calls.block.norms[0]):
+                for part in calls.block.module.modules():  # its norms as PEFT has left them
                     vars(copies[part])[OF_REPLICA] = stack, rules
             vars(copies[self.last])[OF_REPLICA] = stack, None
 

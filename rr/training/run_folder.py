@@ -50,7 +50,7 @@ def finished(folder: Path) -> dict | None:
     if not path.exists():
         return None
     result = io.read_sealed(path)
-    if result.get("id") != folder.resolve().name or "status" not in result:
+    if result.get("id") not in (folder.name, folder.resolve().name) or "status" not in result:
         raise RunFailed(f"{path} is corrupt (it is not the result of run {folder.resolve().name})")
     return result
 

@@ -476,9 +476,9 @@ def spread(
 
     "independent": of one arm over its seeds, pooled over the arms, Σ(n_i − 1) degrees of freedom;
     one arm run twice is enough. "paired": of the differences at equal seeds, pooled over all pairs
-    of arms that share two seeds or more; df are the runs less the levels of arms and of seeds,
-    (k − 1)·(n − 1) where k arms have the same n seeds. Learning rates are separate arms; a run
-    found twice (same `id`, same value) counts once.
+    of arms that share two seeds or more; df are what a level for each arm and each seed leaves of
+    the runs, (k − 1)·(n − 1) where k arms have the same n seeds. Learning rates are separate arms;
+    a run found twice (same `id`, same value) counts once.
 
     Returns sd, its degrees of freedom and words that name its source. Raises RRError where no arm
     (or pair) has two values, where all values are equal but for rounding, which is no spread, for

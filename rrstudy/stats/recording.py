@@ -112,13 +112,13 @@ def import_runs(places: Iterable[Path], to: Path) -> tuple[list[Record], list[st
     Returns the records that are new and a line for each run that is refused: not finished, corrupt,
     or recorded with other content. A run that is there as it is stays. RRError where no run is.
     """
-    runs = [run for place in places for run in read_records(Path(place).resolve())]
+    runs = [run for place in places for run in read_records(Path(place).absolute())]
     if not runs:
         raise RRError("no run.json below the given folders: expected folders of `rr train`")
     with locked(to):  # or a second import would write over what this one adds
         added = _import(runs, to)
-        if (to / "runs.parquet").exists():
-            (to / "lock").unlink(missing_ok=True)
+        if any(path.name != "lock" for path in to.iterdir()):
+            (to / "lock").unlink()
     return added
 
 

@@ -142,8 +142,8 @@ def read_records(folder: str | Path) -> list[Record]:
 def places(folder: Path) -> Iterator[tuple[Path, set[str]]]:
     """Each folder at or below `folder` that holds a run or tables, and the names of its files.
 
-    Links are followed, and a folder that is reached twice comes once. What lies inside the folder
-    of a run is not looked at: a checkpoint may be removed meanwhile.
+    Links below it are followed to where they lead, and a folder that is reached twice comes once.
+    What lies inside the folder of a run is not looked at: a checkpoint may be removed meanwhile.
     """
     seen = set()
     for top, inner, names in os.walk(folder, followlinks=True):
@@ -151,7 +151,7 @@ def places(folder: Path) -> Iterator[tuple[Path, set[str]]]:
         if real in seen or files & RUN:
             inner.clear()
         if real not in seen and files & {*RUN, "runs.parquet"}:
-            yield Path(top), files
+            yield Path(real if os.path.islink(top) and Path(top) != folder else top), files
         seen.add(real)
 
 

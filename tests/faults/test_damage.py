@@ -100,7 +100,7 @@ def test_a_folder_that_cannot_be_written(workers, command, tmp_path):
     (tmp_path / "file").write_text("not a folder")
     file = tmp_path / "file"
     for out in (file, file / "below", Path("/proc/rr"), Path("/dev/null")):
-        refused(workers.rr(*command(out)), 2, "cannot write to", "writable --out")
+        refused(workers.rr(*command(out)), 2, "cannot write to", "choose a writable ")
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 

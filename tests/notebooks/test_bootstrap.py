@@ -106,7 +106,11 @@ def test_a_first_cell_that_cannot_install_says_why(elsewhere, tmp_path):
 
 @pytest.mark.parametrize(
     ("memory", "words"),
-    [(15.8e9, 'Tesla T4, 16 GB: set tier = "colab"'), (8e9, '"smoke" runs here'), (None, "")],
+    [
+        (15.8e9, 'Tesla T4, 16 GB: to use it set tier = "colab"'),
+        (8e9, '"smoke" runs here'),
+        (None, ""),
+    ],
 )
 def test_on_a_gpu_the_first_cell_proposes_the_tier(
     elsewhere, checkout, git, monkeypatch, capsys, memory, words

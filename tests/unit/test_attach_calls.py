@@ -206,6 +206,20 @@ def test_replicas_compute_with_their_own_rules(rule, values, monkeypatch):
     assert torch.equal(changed[0], wanted[0]) and not torch.equal(changed[1], wanted[1])
 
 
+def test_replicas_find_the_rules_beside_norms_that_peft_exchanged(monkeypatch):
+    peft = pytest.importorskip("peft")
+    model, inputs = rr.attach(tiny(), "review"), [ids(n, 2, 12) for n in range(2)]
+    config = peft.LNTuningConfig(
+        task_type="CAUSAL_LM", target_modules=["input_layernorm"], modules_to_save=["rr_residuals"]
+    )
+    trained = peft.get_peft_model(model, config).train()
+    for now in (trained, lambda: trained.merge_and_unload().train()):
+        now = now if isinstance(now, nn.Module) else now()
+        wanted = [now(x).logits for x in inputs]
+        got = apply(replicas(now, monkeypatch), inputs)
+        assert all(map(torch.equal, got, wanted))
+
+
 def test_a_replica_that_is_called_below_the_attached_model_is_one_line(monkeypatch):
     class Head(nn.Module):
         def __init__(self) -> None:

@@ -94,7 +94,7 @@ def record(root, rule, seed, loss, lr=1e-3, budgets=(), rung="nano", params=1000
         ]
     write_record(folder / "result.json", row)
     run = {"corpus": "fables", "model": {"seq_len": 64}, "recipe": {"warmup": 2}}
-    write_record(folder / "run.json", {"run": run})
+    write_record(folder / "run.json", {"id": folder.name, "run": run})
 
 
 def test_whole_stories_and_the_time_are_of_the_last_budget(tmp_path):

@@ -371,12 +371,10 @@ def test_papermills_engine_leaves_a_report_that_reads(run):
 
 def test_papermills_engine_refuses_a_value_in_one_line(run):
     """Without the traceback of the kernel, and of papermill."""
-    check = (
-        "from rrbook import parameters\nparameters.check(tier, {'smoke': 1}, n=parameters.SEEDS)"
-    )
+    check = "parameters.check(tier, {'smoke': 1}, n=parameters.whole(0, 999))"
     cells = [
         new_code_cell('tier = "smoke"\nn = 1', metadata={"tags": ["parameters"]}),
-        new_code_cell(check),
+        new_code_cell(f"from rrbook import parameters\n{check}"),
     ]
     with pytest.raises(ClickException) as refused:
         run(cells, {"n": -1})

@@ -319,6 +319,24 @@ def test_what_is_newer_here_is_not_replaced_by_the_copy(tmp_path, capsys):
     assert [path.name for path in (one.KEPT / "id").iterdir()] == ["metrics.jsonl"]
 
 
+def test_a_line_that_is_written_during_the_copy_comes_with_the_next(tmp_path, monkeypatch):
+    one = cell_of(tmp_path)
+    (one.RUNS / "id").mkdir(parents=True)
+    curve = one.RUNS / "id" / "metrics.jsonl"
+    curve.write_text("step 1")
+    copyfile = shutil.copyfile
+
+    def slow(source, target):
+        copyfile(source, target)
+        curve.write_text("step 1, step 2")
+
+    monkeypatch.setattr(shutil, "copyfile", slow)
+    one.mirror(one.RUNS, one.KEPT, one.NEWEST)
+    monkeypatch.undo()
+    one.mirror(one.RUNS, one.KEPT, one.NEWEST)
+    assert (one.KEPT / "id" / "metrics.jsonl").read_text() == "step 1, step 2"
+
+
 def test_an_older_one_stays_until_the_newer_is_whole_and_where_a_branch_goes_back_to_it(tmp_path):
     def on_drive():
         return sorted(int(p.name) for p in one.KEPT.glob("*/checkpoint/*"))

@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import rr
 from rr.errors import RRError, RunFailed
 from rr.io import locked, read_sealed, sealed, unsealed, write_record
 from rr.specs import Run
+from rr.training import finished
 from rrbook.stats import read_curves
 from rrstudy import cli, stats
 from rrstudy.stats import recording
@@ -184,6 +186,18 @@ def test_the_command_and_again(folder, tmp_path, monkeypatch, capsys):
         assert cli.main(["records", "import", ".", "--to", str(to)]) == 3
         assert "being written by another process" in capsys.readouterr().err
     (to / "lock").unlink()
+    # through a link of any name, beside the run or instead of it
+    for name in ("best", "zz", folder.name):
+        beside = tmp_path / f"beside {name}"
+        beside.mkdir()
+        (beside / name).symlink_to(folder)
+        if name != folder.name:
+            shutil.copytree(folder, beside / folder.name)
+        assert cli.main(["records", "import", str(beside), "--to", str(beside / "to")]) == 0
+    moved = shutil.copytree(folder, tmp_path / "elsewhere" / "another name")
+    (link := tmp_path / "elsewhere" / folder.name).symlink_to(moved)
+    assert cli.main(["records", "import", str(link), "--to", str(to)]) == 0
+    assert finished(link)["id"] == folder.name
     # another run of the same id is refused, and the first stays
     copy = copied(folder, tmp_path)
     write_record(copy / "result.json", read_sealed(copy / "result.json") | {"seconds": 1.5})

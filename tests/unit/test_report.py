@@ -160,6 +160,12 @@ def test_what_a_sublayer_writes():
             assert row["coefficient"] == pytest.approx(expected, rel=1e-4) and row["r"] is None
     rows, _ = report.gates(initialise(rr.Model(rr.plan(BODY, "review").model), 0), ids)
     assert [row["r"] for row in rows] == [[0.5] * 5] * 2  # its gates begin at one half, all of them
+    trained = initialise(rr.Model(rr.plan(BODY, "layerscale").model), 0)
+    with torch.no_grad():  # its channels have come apart
+        for rule in trained.rules:
+            rule.scale.add_(torch.randn_like(rule.scale))
+    rows, why = report.gates(trained, ids)
+    assert why == "" and len(rows) == 2
     # a gate inside the rule: no number on the update says what it writes
     rows, why = report.gates(initialise(rr.Model(rr.plan(BODY, "gtrxl").model), 0), ids)
     assert rows == [] and "no multiple of the update" in why

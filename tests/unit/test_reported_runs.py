@@ -103,7 +103,7 @@ def test_a_file_system_without_locks_is_refused(kind, tmp_path, monkeypatch):
     assert lock and io.try_lock(tmp_path / "a") is None
     lock.release()
     monkeypatch.setattr(io, "FileLock", kind)
-    with pytest.raises(RRError, match="locks do not work there.*local --out"):
+    with pytest.raises(RRError, match="locks do not work there.*local folder"):
         io.try_lock(tmp_path / "b")
 
 

@@ -261,10 +261,10 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_starts(plan, tmp_pa
         sweep(plan, tmp_path / "new", runner="direct", log=quiet)
     assert not list(tmp_path.iterdir())
     free.free = 10**9
-    whole = _room_on_disk(plan, tmp_path, 1)
+    whole = _room_on_disk(plan, tmp_path, 1, 4)
     (tmp_path / plan[0].id).mkdir()
     (tmp_path / plan[0].id / "state.pt").write_bytes(bytes(10**7))  # from an earlier sweep
-    recorded = (whole, _room_on_disk(plan, tmp_path, 1))
+    recorded = (whole, _room_on_disk(plan, tmp_path, 1, 4))
     before, now = (float(words.split(" need ")[1].split()[0]) for words in recorded)
     assert before - now == pytest.approx(0.01, rel=0.1)
 

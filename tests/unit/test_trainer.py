@@ -513,7 +513,7 @@ def test_a_branch_that_diverges_is_marked_and_the_plateau_goes_on(
     [
         ({"budgets": [8, 4]}, "increasing"),
         ({"budgets": [0, 4]}, "integer ≥ 1"),
-        ({"budgets": []}, "budgets is empty"),
+        ({"budgets": []}, "budgets must be a list of numbers of steps"),
         ({"budgets": [4, 8], "steps": 8}, "beside budgets"),
         ({"budgets": [4, 8], "protocol": "paper"}, "plateau"),
         ({"warmup": 0, "steps": 8}, "warmup"),

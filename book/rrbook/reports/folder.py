@@ -125,8 +125,9 @@ def survey(
         here.notes.append(str(error))
     by_size = sizes_of(here.results)
     here.rows.sort(key=lambda row: by_size[row["rung"]])
-    here.notes += _unread(here)
     here.missing = _missing(here, rungs, rules, seeds)
+    if here.missing or here.begun:
+        here.notes += _unread(here)
     if bare := [
         gap["like"]["id"] for gap in here.missing if gap["like"] and not _options(here, gap)
     ]:
@@ -187,10 +188,8 @@ def _unread(here: Survey) -> list[str]:
     for rule in read.items():
         try:
             as_allowed([rule], (), here.shown)
-        except RRError:
-            notes.append(
-                f"the command below would import {rule[0].partition(':')[0]}: read it first"
-            )
+        except RRError as error:  # here no rule can be allowed
+            notes.append(str(error).partition(", then allow it")[0])
     return notes
 
 
@@ -346,7 +345,7 @@ def _spec_options(record: Mapping) -> dict:
 def _options(here: Survey, gap: Mapping) -> dict:
     """Options of a missing run without its seed: those of the run that it should be like.
 
-    None where that run has no run.json: a result does not say everything.
+    Empty where that run has no run.json: a result does not say everything.
     """
     like = gap["like"]
     given = _spec_options(here.runs.get(like["id"].partition("/")[0], {})) if like else {}

@@ -280,7 +280,7 @@ def gates(model: Model, idx) -> tuple[list[dict], str]:
     Rows `name, r, coefficient, mean`: r has the quantiles LEVELS of a gate, or is None under a rule
     without one; coefficient is then c of h' = kept ⊙ h + c·u, by least squares (exact where c is a
     number), and `mean` is either's mean. No rows, and the reason, where there is no single stream,
-    and where a tenth of a write or more is no multiple of the update.
+    and where a tenth of a write or more is no multiple of the update, each channel by itself.
     """
     try:
         steps = probes.trace(model, idx)
@@ -300,7 +300,8 @@ def gates(model: Model, idx) -> tuple[list[dict], str]:
             written = step.out.double() - step.kept * step.h.double()
             size = float((u * u).sum())
             c = float((written * u).sum()) / size if size else math.nan
-            left = written - c * u
+            by_channel = (written * u).sum((0, 1)) / (u * u).sum((0, 1)).clamp_min(1e-300)
+            left = written - by_channel * u
             if float((left * left).sum()) > 0.01 * float((written * written).sum()):
                 return (
                     [],
