@@ -20,7 +20,7 @@ NAME = "rr_residuals"  # under which the rules are registered on the model, and 
 
 
 _EXCHANGE = threading.Lock()  # one thread at a time follows what PEFT has exchanged
-OF_REPLICA = "_rr_of_replica"  # attribute of a replica's blocks and last norm: its stack, its rules
+OF_REPLICA = "_rr_of_replica"  # attribute of a replica's modules: its stack, its rules in a block
 
 
 class Rules(NamedTuple):
@@ -91,10 +91,11 @@ class Hooks:
         if getattr(model, "_is_replica", False):
             stack = getattr(model, NAME)
             copies = dict(zip(self.model.modules(), model.modules(), strict=True))
+            for part in copies.values():  # the norms are those that PEFT has left
+                vars(part)[OF_REPLICA] = stack, None
             for calls, rules in zip(self.calls, _by_block(stack), strict=True):
-                for part in calls.block.module.modules():  # its norms as PEFT has left them
+                for part in calls.block.module.modules():
                     vars(copies[part])[OF_REPLICA] = stack, rules
-            vars(copies[self.last])[OF_REPLICA] = stack, None
 
     def rules_at(self, module: nn.Module, rules: Rules | None) -> tuple[Any, Any]:
         """The stack that a block or the last norm belongs to, and its rules there."""

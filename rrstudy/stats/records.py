@@ -142,7 +142,7 @@ def read_records(folder: str | Path) -> list[Record]:
 def places(folder: Path) -> Iterator[tuple[Path, set[str]]]:
     """Each folder at or below `folder` that holds a run or tables, and the names of its files.
 
-    Links below it are followed to where they lead, and a folder that is reached twice comes once.
+    Links are followed, and a folder that is reached twice comes once.
     What lies inside the folder of a run is not looked at: a checkpoint may be removed meanwhile.
     """
     seen = set()
@@ -151,8 +151,17 @@ def places(folder: Path) -> Iterator[tuple[Path, set[str]]]:
         if real in seen or files & RUN:
             inner.clear()
         if real not in seen and files & {*RUN, "runs.parquet"}:
-            yield Path(real if os.path.islink(top) and Path(top) != folder else top), files
+            yield _as_called(top, real) if os.path.islink(top) else Path(top), files
         seen.add(real)
+
+
+def _as_called(link: str, real: str) -> Path:
+    """Of a linked folder's two names the one that is its run's id."""
+    try:
+        name = read_record(link).object("run.json")["id"]
+    except (OSError, RunFailed, KeyError):
+        name = None
+    return Path(link if os.path.basename(link) == name else real)
 
 
 def read_record(folder: str | Path) -> Record:

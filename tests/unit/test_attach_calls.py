@@ -206,11 +206,12 @@ def test_replicas_compute_with_their_own_rules(rule, values, monkeypatch):
     assert torch.equal(changed[0], wanted[0]) and not torch.equal(changed[1], wanted[1])
 
 
-def test_replicas_find_the_rules_beside_norms_that_peft_exchanged(monkeypatch):
+@pytest.mark.parametrize("norms", [["input_layernorm"], ["post_attention_layernorm", "norm"]])
+def test_replicas_find_the_rules_beside_norms_that_peft_exchanged(norms, monkeypatch):
     peft = pytest.importorskip("peft")
     model, inputs = rr.attach(tiny(), "review"), [ids(n, 2, 12) for n in range(2)]
     config = peft.LNTuningConfig(
-        task_type="CAUSAL_LM", target_modules=["input_layernorm"], modules_to_save=["rr_residuals"]
+        task_type="CAUSAL_LM", target_modules=norms, modules_to_save=["rr_residuals"]
     )
     trained = peft.get_peft_model(model, config).train()
     for now in (trained, lambda: trained.merge_and_unload().train()):

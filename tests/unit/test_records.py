@@ -196,7 +196,10 @@ def test_the_command_and_again(folder, tmp_path, monkeypatch, capsys):
         assert cli.main(["records", "import", str(beside), "--to", str(beside / "to")]) == 0
     moved = shutil.copytree(folder, tmp_path / "elsewhere" / "another name")
     (link := tmp_path / "elsewhere" / folder.name).symlink_to(moved)
-    assert cli.main(["records", "import", str(link), "--to", str(to)]) == 0
+    (link.parent / "runs").mkdir()
+    (link.parent / "runs" / folder.name).symlink_to(moved)
+    for place in (link, link.parent / "runs"):
+        assert cli.main(["records", "import", str(place), "--to", str(to)]) == 0
     assert finished(link)["id"] == folder.name
     # another run of the same id is refused, and the first stays
     copy = copied(folder, tmp_path)

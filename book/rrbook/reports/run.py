@@ -301,12 +301,15 @@ def gates(model: Model, idx) -> tuple[list[dict], str]:
             size = float((u * u).sum())
             c = float((written * u).sum()) / size if size else math.nan
             by_channel = (written * u).sum((0, 1)) / (u * u).sum((0, 1)).clamp_min(1e-300)
-            left = written - by_channel * u
-            if float((left * left).sum()) > 0.01 * float((written * written).sum()):
-                return (
-                    [],
-                    "No gate and no coefficient: what it writes is no multiple of the update.",
-                )
+            one, each = (
+                bool(((written - k * u) ** 2).sum() <= 0.01 * (written**2).sum())
+                for k in (c, by_channel)
+            )
+            if size and not each:
+                why = "what it writes is no multiple of the update"
+                return [], f"No gate and no coefficient: {why}."
+            if size and not one:  # its channels have come apart
+                row["name"] = f"{name}, mean"
             row |= {"coefficient": c, "mean": c}
         rows.append(row)
     return rows, ""
