@@ -47,14 +47,13 @@ class Allowed:
 
     def refuses(self, value: Any) -> str:
         """What was expected instead of the value; nothing where it is allowed."""
-        wants_list = self.least or self.most is not None
-        if not isinstance(value, list) and not wants_list:
+        if isinstance(value, list):
+            different = len(set(map(str, value))) == len(value)
+            many = len(value) >= self.least and (self.most is None or len(value) <= self.most)
+            if many and different and all(map(self.test, value)):
+                return ""
+        elif not self.least and self.most is None:  # of one value
             return "" if self.test(value) else self.words
-        each = value if isinstance(value, list) else []
-        different = len(set(map(str, each))) == len(each)
-        many = len(each) >= self.least and (self.most is None or len(each) <= self.most)
-        if isinstance(value, list) and many and different and all(map(self.test, value)):
-            return ""
         count = f"of at least {self.least} " if self.least else "of "
         if self.most is not None:
             count = f"of {self.least} to {self.most} "

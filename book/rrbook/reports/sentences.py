@@ -9,8 +9,6 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from rr.options import written
-from rr.specs import Run
 from rrstudy.stats.results import arm_named, arm_of, group_key
 from rrstudy.stats.show import written_arm
 
@@ -56,24 +54,24 @@ def run_title(ended: Ended, command: str) -> str:
     """A heading with the run's name, the day and the command that repeats the run."""
     run = ended.run
     return (
-        f"# Run `{run.id}`: {run.rung}, {_arm(run)}, seed {run.seed}\n\n"
+        f"# Run `{run.id}`: {run.rung}, {_arm(ended)}, seed {run.seed}\n\n"
         f"Report of {_today()}. The run again, in a folder of its own: `{command}`"
     )
 
 
-def _arm(run: Run) -> str:
-    """What the run is of: its rule and, where they are not the usual, values, passes, optimiser."""
-    values = "" if run.values == "own" else f" + {written(run.values)}"
+def _arm(ended: Ended) -> str:
+    """What the run is of: its arm and, where they are not the usual, passes and optimiser."""
+    run = ended.run
     passes = "" if run.loops == 1 else f", {run.loops} passes"
     optimizer = "" if run.recipe.optimizer == "adamw" else f", {run.recipe.optimizer}"
-    return f"{run.rule}{values}{passes}{optimizer}"
+    return f"{written_arm(arm_of(ended.result))}{passes}{optimizer}"
 
 
 def run_summary(ended: Ended, bigram: float, look: Look) -> str:
     """What came out: the loss beside the bigram table, the calibration. Figures show the rest."""
     run, result = ended.run, ended.result
     lines = [
-        f"A {run.flavour} model of {result['params']:,} parameters under `{_arm(run)}` on "
+        f"A {run.flavour} model of {result['params']:,} parameters under `{_arm(ended)}` on "
         f"*{result['corpus']}*: {outcome(ended)}.",
         _against(bigram, result, ended.diverged),
         _calibration(look),
