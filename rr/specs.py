@@ -179,10 +179,13 @@ class Recipe:
         for name in ("eps", "weight_decay"):
             wanted = "a finite number ≥ 0"
             check_number(name, getattr(self, name), wanted, lambda x: 0 <= x < math.inf)
+        for name in ("lr", "clip", "eps", "weight_decay"):  # 1 and 1.0 name one run
+            object.__setattr__(self, name, float(getattr(self, name)))
         if not isinstance(self.betas, tuple) or len(self.betas) != 2:
             raise RRError(f"betas must be a pair of numbers, got {self.betas!r}")
         for beta in self.betas:
             check_number("betas", beta, "two numbers ≥ 0 and < 1", lambda x: 0 <= x < 1)
+        object.__setattr__(self, "betas", tuple(map(float, self.betas)))
         for name in ("decay_all", "depth_lr"):
             if not isinstance(given := getattr(self, name), bool):
                 raise RRError(f"{name} must be True or False, got {given!r}")

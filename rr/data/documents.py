@@ -79,7 +79,7 @@ def _local_source(path: str) -> Source:
     if not path:
         raise RRError(f"corpus 'file:' names no path: expected file:PATH, {KINDS}")
     try:
-        return local_source(Path(path).expanduser())
+        return local_source(Path(os.path.expanduser(path)))
     except OSError as error:
         name = error.filename or path
         raise RRError(f"cannot read {name}: {error.strerror or error}") from error

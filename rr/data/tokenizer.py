@@ -6,6 +6,7 @@ The end-of-text token is never made from text: a text that contains the mark is 
 
 import hashlib
 import json
+import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -179,9 +180,8 @@ def open_vocabulary(
     elif tokenizer == "gpt2":
         make = _fetch_gpt2
     else:
-        return Vocabulary(
-            Path(tokenizer).expanduser().resolve().name, known, Path(tokenizer).expanduser()
-        )
+        given = Path(os.path.expanduser(tokenizer))
+        return Vocabulary(given.resolve().name, known, given)
     folder, _ = store.get_or_create("tokenizers", key, make, cache, log)
     return Vocabulary(tokenizer, known, folder)
 
@@ -199,7 +199,7 @@ def _bpe_size(tokenizer: str) -> int | None:
 
 
 def _files(tokenizer: str) -> list[Path]:
-    folder = Path(tokenizer).expanduser()
+    folder = Path(os.path.expanduser(tokenizer))  # an unknown ~user stays as it is
     if not folder.is_dir():
         known = ["gpt2", "bpe:N", "a folder with vocab.json and merges.txt"]
         raise RRError(f"unknown tokenizer {tokenizer!r}: {nearest(tokenizer, known)}")

@@ -81,6 +81,8 @@ BAD = [
     ("rung", "nano:n_layer=-1", ["n_layer must be", "got -1"]),
     ("rung", "nano:d_model=15,n_head=2", ["15", "2 heads"]),
     ("tokenizer", "gpt3", ["unknown tokenizer 'gpt3'"]),
+    ("tokenizer", "~no-such-user/x", ["unknown tokenizer '~no-such-user/x'"]),
+    ("corpus", "file:~no-such-user/x", ["no file or folder ~no-such-user/x"]),
     ("tokenizer", "bpe:60000", ["bpe:60000", "choose N from 257"]),
     ("protocol", "dirty", ["unknown protocol 'dirty'", "clean, paper"]),
     ("precision", "fp8", ["unknown precision 'fp8'", "bf16, fp16, fp32, tf32"]),

@@ -1,6 +1,7 @@
 """A recipe says what is trained, or is refused in one line; the schedule is that of its formula."""
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -43,6 +44,15 @@ def test_a_wrong_value_is_refused_in_one_line(name, value, words):
         Run.from_spec(spec | {"recipe": spec["recipe"] | {name: value}})
     for error in map(str, (direct.value, read.value)):
         assert words in error and "\n" not in error
+
+
+def test_a_whole_number_names_the_same_run_as_its_float():
+    run = rr.plan("nano", lr=1)
+    assert run.id == rr.plan("nano", lr=1.0).id
+    for name, value in {"clip": 1, "eps": 0, "weight_decay": 0, "betas": (0, 0)}.items():
+        as_floats = tuple(map(float, value)) if name == "betas" else float(value)
+        runs = [replace(run, recipe=replace(run.recipe, **{name: x})) for x in (value, as_floats)]
+        assert runs[0].id == runs[1].id, name
 
 
 @pytest.mark.parametrize(
