@@ -6,6 +6,7 @@ of the numbers (paths, device, version) is not hashed.
 
 import hashlib
 import math
+import sys
 from dataclasses import asdict, dataclass, field, replace
 
 from .errors import RRError, check_number, check_texts, nearest, positive
@@ -175,10 +176,10 @@ class Recipe:
             positive("eval-batches", self.eval_batches)
         for name in ("lr", "clip"):
             wanted = "a finite number > 0"
-            check_number(name, getattr(self, name), wanted, lambda x: 0 < x < math.inf)
+            check_number(name, getattr(self, name), wanted, lambda x: 0 < x <= sys.float_info.max)
         for name in ("eps", "weight_decay"):
             wanted = "a finite number ≥ 0"
-            check_number(name, getattr(self, name), wanted, lambda x: 0 <= x < math.inf)
+            check_number(name, getattr(self, name), wanted, lambda x: 0 <= x <= sys.float_info.max)
         for name in ("lr", "clip", "eps", "weight_decay"):  # 1 and 1.0 name one run
             object.__setattr__(self, name, float(getattr(self, name)))
         if not isinstance(self.betas, tuple) or len(self.betas) != 2:
@@ -409,7 +410,7 @@ class Run:
             spec["recipe"] = Recipe(**recipe)
             arm = {name: spec.pop(name) for name in ARM}
             run = cls(**spec, source=source or {})
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise RRError(f"not a run's specification: {error}") from None
         for name, value in arm.items():
             if getattr(run, name) != value:

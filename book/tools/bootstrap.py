@@ -3,7 +3,7 @@
 Where `rr` and `rrbook` can be imported the cell does nothing. Elsewhere it installs the project,
 with the lower bounds of pyproject.toml, so that whatever torch the machine has stays: from the
 checkout that the notebook lies in, else from the project's address, at the notebook's own version.
-On a GPU it says which tier to set.
+On a GPU it says how a chapter trains on it.
 
 In git the cell holds what is the same on every machine: the address that is set (home.py) and the
 tag of this version. A built page's notebooks hold the address and the commit of that build.
@@ -61,9 +61,9 @@ if missing or "google.colab" in sys.modules:
 
     if torch.cuda.is_available():
         card = torch.cuda.get_device_properties(0)
-        advice = 'to use it set tier = "colab" below and, where there is one, device = "auto"'
+        advice = 'device = "auto", where there is a device below, trains on it'
         if card.total_memory < 14e9:
-            advice = 'tier "colab" expects 16 GB; "smoke" runs here'
+            advice += '; tier "colab" expects 16 GB, "smoke" runs here'
         print(f"{{card.name}}, {{card.total_memory / 1e9:.0f}} GB: {{advice}}")
 """
 

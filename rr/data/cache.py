@@ -55,7 +55,8 @@ def get_or_create(
 
     key: plain values that determine the content. create: writes its files into the empty folder
     that it is given, and returns further metadata. Raises RRError where the cache cannot be
-    written; whatever `create` raises passes through and leaves nothing behind.
+    written, which an OSError of `create` counts as; whatever else it raises passes through. Nothing
+    is left behind.
     """
     folder = entry_path(kind, key, cache)
     card, _ = check_entry(folder)

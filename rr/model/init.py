@@ -43,7 +43,8 @@ def initialise(model: Model, seed: int, shared: bool = True) -> Model:
         if shared:
             source = keyed(seed, names[id(tensor)])
         kept = tensor[:rows]
-        kept.copy_(torch.randn(kept.shape, generator=source, dtype=torch.float32) * std)
+        drawn = torch.randn(kept.shape, generator=source, dtype=torch.float32, device="cpu")
+        kept.copy_(drawn * std)
 
     nn.init.zeros_(model.token.weight)
     normal(model.token.weight, model.final_rule.embedding_std(), model.config.vocab_size)
@@ -61,8 +62,9 @@ def initialise(model: Model, seed: int, shared: bool = True) -> Model:
             (mlp.down, layer.mlp_rule, {"down": model.config.d_model}),
         ):
             stds = [
-                torch.full((rows, 1), rule.init_std(rule.site, part, rows, linear.in_features))
+                torch.full((rows, 1), std, device="cpu")
                 for part, rows in parts.items()
+                for std in [rule.init_std(rule.site, part, rows, linear.in_features)]
             ]
             normal(linear.weight, torch.cat(stds))
             if linear.bias is not None:

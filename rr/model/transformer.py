@@ -394,8 +394,10 @@ class Model(nn.Module):
                 choice = logits.argmax(-1, keepdim=True)
             else:
                 if top_k is not None:
-                    least = logits.topk(min(top_k, logits.shape[-1])).values[:, -1:]
-                    logits = logits.masked_fill(logits < least, -torch.inf)
+                    best = logits.topk(min(top_k, logits.shape[-1]))
+                    logits = torch.full_like(logits, -torch.inf).scatter(
+                        -1, best.indices, best.values
+                    )
                 p = (logits / temperature).softmax(-1).cpu()
                 choice = torch.multinomial(p, 1, generator=generator).to(idx.device)
             idx = torch.cat([idx, choice], 1)
@@ -407,9 +409,10 @@ class Model(nn.Module):
 def at_loops(model: Model, loops: int, keep_scale: bool = False) -> Model:
     """A copy of `model` with the same weights whose stack is passed `loops` times.
 
-    loops: N, passes of the copy. keep_scale: a rule whose scale depends on N (`scaled`, `deepnorm`)
-    takes the scale of the new N; with True it keeps the one that it was trained at. Raises RRError
-    where parameters belong to one number of passes: rules that mix fixed depths, and per_pass=1.
+    loops: N, passes of the copy. keep_scale: a rule whose scale depends on N (`scaled`, `deepnorm`,
+    `keel`) takes the scale of the new N; with True it keeps the one that it was trained at. Raises
+    RRError where parameters belong to one number of passes: rules that mix fixed depths, and
+    per_pass=1.
 
     Example:
         >>> import rr

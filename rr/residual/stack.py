@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import RRError, positive
+from ..options import parse_spec
 from ..specs import ModelConfig
 from . import own
 from .base import Described, Rule, Site, make, resolve
@@ -41,7 +42,7 @@ def keyed(seed: int, name: str) -> torch.Generator:
 
 def grows(config: ModelConfig) -> bool:
     """Whether the state between blocks grows with depth: list states, dense values."""
-    return resolve(config.rule)[0].state == "list" or config.values == "dense"
+    return resolve(config.rule)[0].state == "list" or parse_spec(config.values)[0] == "dense"
 
 
 def decayed(model: nn.Module) -> set[str]:
@@ -227,7 +228,9 @@ class Residuals(nn.Module):
 
         def normal(tensor: Tensor, std: float) -> None:
             source = keyed(seed, names[id(tensor)])
-            tensor.copy_(torch.randn(tensor.shape, generator=source, dtype=torch.float32) * std)
+            shape = tensor.shape
+            drawn = torch.randn(shape, generator=source, dtype=torch.float32, device="cpu")
+            tensor.copy_(drawn * std)
 
         for module in self.modules():
             if isinstance(module, Described):

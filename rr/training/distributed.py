@@ -166,15 +166,18 @@ class World:
     def wrap(self, model: nn.Module) -> nn.Module:
         """The module to train: the model, its DDP wrapper, or the model sharded in place."""
         if self.strategy == "fsdp":
+            from torch.distributed.device_mesh import init_device_mesh
             from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
             if model.per_pass:  # later passes use sublayers without calling their block
                 raise RRError("per_pass=1 cannot be sharded: use --parallel ddp")
             if any(p.ndim == 0 for p in model.parameters()):
                 raise RRError("a rule with single numbers cannot be sharded: use --parallel ddp")
+            # torch's own choice is the machine's GPU, whatever device these processes train on
+            mesh = init_device_mesh(self.device.type, (self.size,))
             for layer in model.get_submodule("layers").children():
-                fully_shard(layer)
-            fully_shard(model)
+                fully_shard(layer, mesh=mesh)
+            fully_shard(model, mesh=mesh)
             register_fsdp_forward_method(model, "hidden")  # evaluation enters there
         if self.strategy == "ddp":
             return nn.parallel.DistributedDataParallel(model)

@@ -129,11 +129,15 @@ def add_batch(
 
 
 def _in_parts_that_fit(model: Model, x: Tensor) -> Tensor:
-    """The head's input, in halves where memory runs out."""
+    """The head's input, in halves where memory runs out; not of a sharded model.
+
+    Its every call is one of all processes, and the others do not know of this one's halves.
+    """
+    sharded = hasattr(model, "set_requires_gradient_sync")
     try:
         return model.hidden(x)
     except (RuntimeError, MemoryError) as error:
-        if not out_of_memory(error) or len(x) == 1:
+        if not out_of_memory(error) or len(x) == 1 or sharded:
             raise
     # Outside the except block, where the error no longer holds on to the activations.
     torch.cuda.empty_cache()

@@ -49,10 +49,11 @@ def free(device: torch.device) -> int | None:
     """
     if device.type != "cuda":
         return free_ram()
-    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    held = torch.cuda.memory_allocated(device)
+    cached = torch.cuda.memory_reserved(device) - held
     unused, total = torch.cuda.mem_get_info(device)
     share = int(float(os.environ.get(GPU_SHARE, 1)) * total)
-    return min(unused + cached, share)
+    return max(0, min(unused + cached, share - held))
 
 
 def free_ram(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int | None:

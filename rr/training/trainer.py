@@ -24,7 +24,7 @@ from ..options import Request
 from ..specs import Run
 from . import backend, checkpoint, evaluate, optimizer, provenance
 from .context import Context, check_request, tokens_of
-from .device import out_of_memory, pick_device
+from .device import let_go, out_of_memory, pick_device
 from .distributed import World
 from .progress import Progress, Stop
 from .run_folder import check_rules, finished
@@ -86,8 +86,10 @@ def train(
         if world.agree(lambda: finished(folder)) is not None:  # by the process that held the lock
             return folder
         with _errors_in_one_line(folder, progress):
-            context = Context(run, folder, tokens, request, world, progress.say)
-            Training(context, progress).go(stop_after)
+            Training(Context(run, folder, tokens, request, world, progress.say), progress).go(
+                stop_after
+            )
+    let_go(world.device)
     return folder
 
 

@@ -100,7 +100,7 @@ def measure(
 ) -> list[dict]:
     """One row per case; times in milliseconds per step, one per repeat; why a case failed.
 
-    warm_seconds: of the first two steps, which compile.
+    warm_seconds: of all that compiles: the making of the step, and its first two.
 
     On a GPU the models of all cases lie in its memory at once. together: how many of them compile
     and warm up at once, limited by memory; timed steps are always taken one case at a time. keep:
@@ -111,7 +111,8 @@ def measure(
     try:
         target = pick_device(device)
         children = [_Child(case) for case in cases]
-        for turn in [[c] for c in children] if target.type == "cpu" else [children]:
+        size = 1 if target.type == "cpu" else together
+        for turn in (children[i : i + size] for i in range(0, len(children), size)):
             for child in turn:
                 child.send("build", child.case, device, threads)
             for child in turn:

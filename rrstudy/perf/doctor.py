@@ -28,7 +28,7 @@ from rr.specs import ModelConfig, Run
 from rr.training import memory_fit
 from rr.training.backend import compile_error, has_compiler
 from rr.training.context import Context
-from rr.training.device import cores, device_name, pick_device
+from rr.training.device import cores, device_name, let_go, pick_device, resolve_precision
 from rr.training.distributed import World
 from rr.training.progress import Progress
 from rr.training.trainer import Training
@@ -80,6 +80,7 @@ def examine(
     ]
     if steps and not any(check.stops for check in checks):
         checks.append(_steps(largest, Path(out), picked, request or Request(), say))
+        let_go(picked)  # for the runs, which are other processes
     return checks
 
 
@@ -122,10 +123,13 @@ def _kernels(runs: Sequence[Run], device: torch.device) -> list[Check]:
     """The attention kernel that each shape of head gets, on a GPU."""
     if device.type != "cuda":
         return []
-    shapes = {(run.model.head_dim, run.recipe.precision): run for run in runs}
+    shapes = {}
+    for run in runs:
+        precision = resolve_precision(device, run.recipe.precision)
+        shapes[run.model.head_dim, run.model.kv_heads == run.model.n_head, precision] = run
     lines = [
         f"{run.rung} {run.rule} (heads of {size}, {precision}): {_kernel(run.model, precision)}"
-        for (size, precision), run in sorted(shapes.items())
+        for (size, _, precision), run in sorted(shapes.items())
     ]
     slow = [line for line in lines if line.endswith("math")]
     todo = "these store the (T, T) scores: slower, and more memory than predicted" if slow else ""
@@ -143,8 +147,12 @@ def _kernel(shape: ModelConfig, precision: str) -> str:
 
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
     size = -(-shape.head_dim // 8) * 8
-    q = torch.empty(1, shape.n_head, shape.seq_len, size, dtype=dtype, device="cuda")
-    given = SDPAParams(q, q, q, None, 0.0, True, False)
+    q, k = (
+        torch.empty(1, heads, shape.seq_len, size, dtype=dtype, device="cuda")
+        for heads in (shape.n_head, shape.kv_heads)
+    )
+    grouped = shape.kv_heads != shape.n_head
+    given = SDPAParams(q, k, k, None, 0.0, True, grouped)
     for name, can_use in (
         ("cudnn", can_use_cudnn_attention),
         ("flash", can_use_flash_attention),
@@ -152,7 +160,7 @@ def _kernel(shape: ModelConfig, precision: str) -> str:
     ):
         if can_use(given):
             return name
-    assert scaled_dot_product_attention(q, q, q).shape == q.shape
+    assert scaled_dot_product_attention(q, k, k, enable_gqa=grouped).shape == q.shape
     return "math"
 
 

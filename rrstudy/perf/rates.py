@@ -116,7 +116,13 @@ def precision(run: Run, card: GPUSpec) -> str:
     asked = run.recipe.precision
     if card.name == "cpu":
         return resolve_precision(torch.device("cpu"), asked)
-    return asked if card.bf16 else {"bf16": "fp16", "tf32": "fp32"}.get(asked, asked)
+    return "fp16" if asked == "bf16" and not card.bf16 else asked
+
+
+def _share(run: Run, card: GPUSpec) -> tuple[float, float]:
+    """The share of the card's 16-bit peak; products in TF32 are fp32 where it has none."""
+    name = precision(run, card)
+    return SHARE["fp32" if name == "tf32" and not card.bf16 else name]
 
 
 # -- measured -----------------------------------------------------------------------------------
@@ -241,7 +247,7 @@ def scaled(run: Run, card: GPUSpec, source: Source) -> Rate | None:
     factors = [peaks, 1.0]
     if card.bandwidth and source.card.bandwidth:
         factors.append(card.bandwidth / source.card.bandwidth)
-    likely = MFU[1] * SHARE[precision(run, card)][1] * card.flops
+    likely = MFU[1] * _share(run, card)[1] * card.flops
     most = min(high * max(factors), max(likely, high * peaks))
     return Rate(low * min(factors), most, scaled=words)
 
@@ -259,5 +265,5 @@ def rate(run: Run, card: GPUSpec, mfu: tuple[float, float] | None, known: Sequen
             if result := scaled(run, card, source):
                 return result
     lo, hi = mfu or MFU
-    low, high = SHARE[precision(run, card)]
+    low, high = _share(run, card)
     return Rate(card.flops * low * lo, card.flops * high * hi)

@@ -121,10 +121,11 @@ def compare(
 
     * the columns of `by`; `arm, baseline` (None in the baseline's own row), `design, level, power`;
     * `seeds`, finished; `n, mean, mean_lo, mean_hi` of the value over them, t interval;
-      `n_baseline`: those of the baseline; `diverged, unfinished, missing`: seeds, the last of which
-      the baseline has and the arm has not run;
-    * `pairs`: seeds that both finished; `differences` at each; `difference, lo, hi, sd`: arm −
-      baseline with its interval (sd: of the differences, or pooled within an arm);
+      `n_baseline`: those of the baseline; `diverged, unfinished`: seeds;
+    * where paired, else empty: `missing`: seeds that the baseline has and the arm has not run;
+      `pairs`: seeds that both finished; `differences` at each;
+    * `difference, lo, hi, sd`: arm − baseline with its interval (sd: of the differences, or pooled
+      within an arm);
     * `p, holm, bonferroni`: of the design's test; `TEST_p, TEST_holm, TEST_bonferroni` for TEST in
       paired, welch and sign; `paired_t, paired_df, welch_t, welch_df`; `p_min`: the smallest p that
       the signs of so many pairs can give;

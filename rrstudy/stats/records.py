@@ -72,7 +72,7 @@ class Record:
         return name in self.files
 
     def read(self, name: str) -> bytes:
-        """The content of a file. Raises OSError or ValueError where it cannot be read."""
+        """The content of a file. OSError, ValueError or RunFailed where it cannot be read."""
         if name not in self.files:
             raise FileNotFoundError(2, "No such file or directory", str(self.place / name))
         return self.files[name]()

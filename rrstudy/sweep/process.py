@@ -75,6 +75,8 @@ class Process:
 def _variables(env: Mapping[str, str]) -> dict[str, str]:
     """The process's environment: ours, `env`, and where Python imports from."""
     variables = {**os.environ, **env, "PYTHONSAFEPATH": "1"}
+    # torchrun, asked to stop, would leave its processes 30 seconds
+    variables["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = f"{GRACE - 5:.0f}"
     # a notebook's kernel is this interpreter, whatever `python3` is in the user's folder
     kernels = [os.path.join(sys.prefix, "share", "jupyter"), variables.get("JUPYTER_PATH", "")]
     variables["JUPYTER_PATH"] = os.pathsep.join(filter(None, kernels))

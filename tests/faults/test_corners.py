@@ -75,7 +75,7 @@ CORNERS: dict[str, tuple[dict, dict, dict]] = {
         {"seed": 1},
     ),
     "14": (
-        LOW | {"budgets": [10, 11], "speed": 1.02},
+        LOW | {"budgets": [10, 15], "speed": 1.02},
         HIGH | {"budgets": [200, 400], "speed": 2.0},
         {"budgets": [40, 20], "seeds": [1, 0]},
     ),

@@ -105,15 +105,19 @@ def test_a_folder_that_cannot_be_written(workers, command, tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
-def test_another_user_cannot_write(workers, command, tmp_path):
+def test_another_user_cannot_write(workers, command, corpus, home, tmp_path):
     stranger = 65_534
-    for folder in (tmp_path, *tmp_path.parents):
+    text = Path(corpus.removeprefix("file:")).parent
+    for folder in (text, tmp_path, *tmp_path.parents):
         if folder.stat().st_uid == os.geteuid() and str(folder).startswith("/tmp/"):
             folder.chmod(0o755)
+    assert workers.rr(*command(tmp_path / "first")).code == 0  # the cache has the tokens from here
+    for folder in (home, *(path for path in home.rglob("*") if path.is_dir())):
+        folder.chmod(0o777)
     out = tmp_path / "mine"
     out.mkdir()
     child = workers.rr(*command(out), uid=stranger)
-    refused(child, 2, "ermission denied")
+    refused(child, 2, f"cannot write to {out}", "ermission denied")
     assert list(out.iterdir()) == []
 
 

@@ -107,12 +107,12 @@ def test_a_first_cell_that_cannot_install_says_why(elsewhere, tmp_path):
 @pytest.mark.parametrize(
     ("memory", "words"),
     [
-        (15.8e9, 'Tesla T4, 16 GB: to use it set tier = "colab"'),
+        (15.8e9, 'Tesla T4, 16 GB: device = "auto", where there is a device below'),
         (8e9, '"smoke" runs here'),
         (None, ""),
     ],
 )
-def test_on_a_gpu_the_first_cell_proposes_the_tier(
+def test_on_a_gpu_the_first_cell_says_how_to_use_it(
     elsewhere, checkout, git, monkeypatch, capsys, memory, words
 ):
     commit_id = git(checkout, "rev-parse", "HEAD")

@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from rr.model import costs, sizes
 from rr.training import memory, planning
 from rr.training.backend import parse_backend
 from rrstudy import cli
-from rrstudy.perf import benchmark, budget, gpus
+from rrstudy.perf import benchmark, benchmark_case, budget, gpus
 from rrstudy.perf.benchmark_case import Case, run_command
 
 TINY = "nano:d_model=16,n_layer=1,n_head=2,seq_len=8"
@@ -214,6 +215,15 @@ def test_what_a_case_says_of_its_failure(own, rule, why, kept_threads):
     with pytest.raises(RRError, match=why):
         run_command("build", Case(TINY, f"{own}:{rule}", "eager", 4, 2), "cpu", 1)
         run_command("warm")
+
+
+def test_what_compiles_before_the_first_step_is_warming_up(monkeypatch, kept_threads):
+    made = benchmark_case.OptimizerStep
+    monkeypatch.setattr(
+        benchmark_case, "OptimizerStep", lambda *given: time.sleep(0.3) or made(*given)
+    )
+    run_command("build", Case(TINY, "standard", "eager", 4, 2), "cpu", 1)
+    assert run_command("warm")["warm_seconds"] > 0.3
 
 
 @pytest.mark.parametrize(("words", "why"), [

@@ -360,6 +360,7 @@ def test_without_a_network_one_line_soon(monkeypatch, tmp_path):
     pytest.importorskip("datasets")
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
+    monkeypatch.setenv("no_proxy", "*")
     for corpus in ("tinystories", "org/name@v1"):
         with pytest.raises(RRError, match="cannot be reached .*fables and file:PATH work without"):
             opened(corpus, cache=tmp_path)

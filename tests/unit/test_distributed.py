@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -304,7 +305,10 @@ with World.from_environment("ddp").joined(lambda line: print(line, flush=True)):
 
 def test_a_stale_world_size_is_one_line(planned, tmp_path, monkeypatch):
     """Variables left over in a shell: in part, one line at once; all of them, one line soon."""
-    more = {"LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    more = {"LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     for name in more:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("WORLD_SIZE", "2")

@@ -61,9 +61,14 @@ def test_a_step_that_fails_stops_a_sweep(runs, tmp_path, monkeypatch):
 
 
 def test_heads_that_only_the_slow_kernel_takes_are_named(runs, monkeypatch):
-    monkeypatch.setattr(doctor, "_kernel", lambda shape, precision: "math")
+    asked = []
+    monkeypatch.setattr(
+        doctor, "_kernel", lambda shape, precision: asked.append(precision) or "math"
+    )
+    monkeypatch.setattr(doctor, "resolve_precision", lambda device, asked: "fp16")  # as on a T4
     (check,) = doctor._kernels(runs, torch.device("cuda"))
-    assert check.good is False and not check.stops and "heads of 16, bf16" in check.found
+    assert check.good is False and not check.stops and "heads of 16, fp16" in check.found
+    assert {*asked} == {"fp16"}
 
 
 def test_the_verb_prints_a_line_for_each_check(tiny_corpus, tmp_path, capsys):

@@ -268,6 +268,48 @@ def test_mudds_residual_stream_by_hand():
     is_hidden(model, h)
 
 
+@pytest.mark.parametrize("form", ["rank=2", "granularity=head", "granularity=scalar", "gain=1"])
+def test_each_form_of_the_gate_by_hand(form):
+    """σ(W [rms h, rms u] + b): W = P·Q; a gate for 8 channels, or for all 32; gains on the RMS."""
+    model = model_of(f"review:{form}", moved=0.3)
+    for rule, step in zip(model.rules, trace(model, IDX), strict=False):  # the last one only reads
+        h, u = rms(step.h), rms(step.u)
+        if form == "gain=1":
+            h, u = h * rule.inner_gain[0], u * rule.inner_gain[1]
+        w = rule.weight @ rule.down if form == "rank=2" else rule.weight
+        r = sigmoid(h @ w[:, :32].T + u @ w[:, 32:].T + rule.bias)
+        r = r[..., [channel * r.shape[-1] // 32 for channel in range(32)]]
+        torch.testing.assert_close(step.out, step.h + r * step.u)
+
+
+def test_gtrxls_relu_by_hand():
+    model = model_of("gtrxl:relu=1", moved=0.1)
+    for rule, step in zip(model.rules, trace(model, IDX), strict=False):
+        h, u = step.h, step.u * (step.u > 0)
+        to_r, to_z, to_g = rule.from_update.view(3, 32, 32)
+        from_r, from_z = rule.from_state.view(2, 32, 32)
+        z = sigmoid(u @ to_z.T + h @ from_z.T - rule.bias)
+        r = sigmoid(u @ to_r.T + h @ from_r.T)
+        candidate = torch.tanh(u @ to_g.T + (r * h) @ rule.candidate.T)
+        torch.testing.assert_close(step.out, (1 - z) * h + z * candidate)
+
+
+def test_denseformers_period_and_dilation_by_hand():
+    """Four blocks: after the second outputs 0 and 2 are mixed, after the fourth 0, 2 and 4."""
+    model = model_of("denseformer:period=2,dilation=2", moved=0.3)
+    h, layers = sublayers(model)
+    past = [h]
+    for i, (rule, branch) in enumerate(layers):
+        h = h + branch(normed(rule, h))
+        if i % 2 == 0:
+            continue
+        past.append(h)
+        if mixed := {3: (0, 2), 7: (0, 2, 4)}.get(i):
+            assert len(rule.alpha) == len(mixed)
+            h = sum(a * past[j] for a, j in zip(rule.alpha, mixed, strict=True))
+    is_hidden(model, h)
+
+
 def test_orthogonal_updates_by_gram_and_schmidt():
     """The second vector of a QR factorisation of (h, u) is what is added, with its length."""
     for step in trace(model_of("orthogonal:eps=1e-30", moved=0.2), IDX):

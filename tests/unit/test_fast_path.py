@@ -44,7 +44,9 @@ def batches():
 def step_of(rule, path, micro=None, values="own", device=CPU, **options):
     config = ModelConfig(V, 2, n_head=2, d_model=16, d_ff=32, seq_len=T, rule=rule, values=values)
     model, recipe = initialise(Model(config), 0).to(device), Recipe(STEPS, B, 3e-3, 1)
-    return OptimizerStep(model, recipe, parse_backend(path), device, micro, **options)
+    backend = parse_backend(path)
+    options.setdefault("precision", backend.precision)  # bf16 is emulated, not replaced by fp32
+    return OptimizerStep(model, recipe, backend, device, micro, **options)
 
 
 def losses(*given, device=CPU, **options):

@@ -1,7 +1,9 @@
 """What only a GPU reaches, held to account where there is none: padding and copies."""
 
+import gc
 import json
 import sys
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,11 +16,13 @@ from torch.overrides import TorchFunctionMode
 import rr
 from rr import io
 from rr.data.batches import gather
+from rr.model import Model, initialise
 from rr.model.transformer import turns
 from rr.ops import attention, linear_cross_entropy
 from rr.ops.attention import padded_attention
 from rr.ops.cross_entropy import padded_rows
-from rr.training import parse_backend, predict, trainer
+from rr.training import OptimizerStep, device, evaluate, parse_backend, predict, trainer
+from rr.training.distributed import World
 from rr.training.trainer import Training
 
 
@@ -161,3 +165,98 @@ def test_a_step_of_each_published_arm_waits_for_no_value(rule):
     small = rr.plan("60M:n_layer=2", rule, protocol="paper", corpus="tinystories")
     held = predict(small, parse_backend("compiled"), 8, "cuda")
     assert held["total"] > held["weights"] > 0
+
+
+def test_a_share_of_a_gpu_without_a_number_is_of_the_current_one(monkeypatch, kept_threads):
+    asked = []
+    monkeypatch.setenv(device.GPU_SHARE, "0.5")
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
+    monkeypatch.setattr(torch.cuda.memory, "_lazy_init", lambda: None)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    monkeypatch.setattr(
+        torch._C, "_cuda_setMemoryFraction", lambda *given: asked.append(given), raising=False
+    )
+    device.prepare_device(torch.device("cuda"), 1)
+    device.prepare_device(torch.device("cuda:1"), 1)
+    assert asked == [(0.5, 3), (0.5, 1)]
+
+
+@pytest.fixture
+def uncollected():
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def test_a_run_that_has_ended_holds_no_memory(uncollected, monkeypatch, tmp_path):
+    """Its model lies in cycles, and the next run of the process asks what is free."""
+    made = []
+
+    def noted(model, *given, **options):
+        made.append(weakref.ref(model))
+        return initialise(model, *given, **options)
+
+    monkeypatch.setattr(trainer, "initialise", noted)
+    tiny = "nano:d_model=16,n_layer=1,n_head=1,d_ff=32,seq_len=16"
+    train(rr.plan(tiny, steps=2, batch=1, eval_batches=1), tmp_path)
+    assert [one() for one in made] == [None]
+
+
+def test_a_first_state_is_the_same_whatever_device_torch_makes_tensors_on():
+    config = rr.ModelConfig(50, n_layer=1, n_head=1, d_model=8, d_ff=16, rule="highway")
+    one, other = Model(config), Model(config)
+    initialise(one, 0)
+    with torch.device("meta"):
+        initialise(other, 0)
+    for name, value in one.state_dict().items():
+        assert torch.equal(value, other.state_dict()[name]), name
+
+
+def test_counts_of_steps_do_not_lie_in_a_file_that_is_dropped():
+    config = rr.ModelConfig(50, n_layer=1, n_head=1, d_model=8, d_ff=16, seq_len=8)
+    recipe = rr.Recipe(steps=4, batch=2, lr=1e-3, warmup=1)
+    step = OptimizerStep(Model(config), recipe, parse_backend("reference"), torch.device("cpu"))
+    ids = torch.zeros(2, 8, dtype=torch.long)
+    step(ids, ids)
+    state = step.state()
+    counts = [values["step"].data_ptr() for values in state["optimizer"]["state"].values()]
+    step.device = torch.device("cuda")  # where the rest is copied anyway
+    step.load(state)
+    now = [values["step"] for values in step.optimizer.state.values()]
+    assert len(now) == len(counts) > 3 and all(count == 1 for count in now)
+    assert not {count.data_ptr() for count in now} & {*counts}
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_sharded_model_is_not_evaluated_in_halves(sharded):
+    """The other processes would wait for calls that they do not make."""
+    calls = []
+
+    def hidden(x):
+        calls.append(len(x))
+        if len(x) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return x
+
+    model = SimpleNamespace(hidden=hidden)
+    if not sharded:
+        assert evaluate._in_parts_that_fit(model, torch.arange(4)).tolist() == [0, 1, 2, 3]
+        assert calls == [4, 2, 2]
+        return
+    model.set_requires_gradient_sync = None  # as fully_shard gives it
+    with pytest.raises(torch.OutOfMemoryError):
+        evaluate._in_parts_that_fit(model, torch.arange(4))
+    assert calls == [4]
+
+
+def test_fsdp_on_a_cpu_stays_there_where_there_is_a_gpu(monkeypatch):
+    from torch.distributed import device_mesh, fsdp
+
+    meshes, sharded = [], []
+    monkeypatch.setattr(device_mesh, "init_device_mesh", lambda *given: meshes.append(given) or 7)
+    monkeypatch.setattr(fsdp, "fully_shard", lambda part, mesh: sharded.append(mesh))
+    monkeypatch.setattr(fsdp, "register_fsdp_forward_method", lambda *given: None)
+    config = rr.ModelConfig(50, n_layer=2, n_head=1, d_model=8, d_ff=16)
+    World(0, 2, "fsdp", device=torch.device("cpu")).wrap(Model(config))
+    assert meshes == [("cpu", (2,))] and sharded == [7, 7, 7]

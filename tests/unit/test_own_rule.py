@@ -373,8 +373,8 @@ def test_a_file_that_fails_leaves_no_module(tmp_path):
     path = tmp_path / "broken.py"
     path.write_text("raise ValueError('broken')")
     before = set(sys.modules)
-    with pytest.raises(Exception, match="broken"):
-        rr.allow_rule(f"{path}:Mine")
+    rr.allow_rule(f"{path}:Mine")
+    with pytest.raises(RRError, match="ValueError: broken"):
         rule_checks.model_of(f"{path}:Mine")
     assert not [name for name in set(sys.modules) - before if name.startswith("broken")]
 

@@ -152,6 +152,14 @@ def test_a_record_of_that_card_is_used_with_its_spread(roomy, tmp_path):
     assert other["measured"] is None and other["precision"] == "fp16"
 
 
+def test_products_asked_for_in_tf32_are_fp32_on_a_card_without():
+    """`rr bench` records what was asked for."""
+    run, t4 = one(precision="tf32"), budget.gpu("T4")
+    row = {**row_of(run, 1e12), "record": "x.json", "precision": "tf32"}
+    assert rates.measured(run, t4, [row]).low == pytest.approx(1e12)
+    assert rates.rate(run, t4, None, []) == rates.rate(one(precision="fp32"), t4, None, [])
+
+
 def row_of(run, rate, **more):
     """A row of a GPU that reached `rate` FLOP/s on this run."""
     each = costs.flops_per_token(run.model)

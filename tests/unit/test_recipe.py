@@ -22,6 +22,8 @@ BAD = [
     ("warmup", -3, "warmup must be an integer ≥ 1, got -3"),
     ("warmup", "3", "warmup must be an integer ≥ 1, got '3'"),
     ("lr", "1e-3", "lr must be a finite number > 0, got '1e-3'"),
+    ("lr", 10**400, "lr must be a finite number > 0"),
+    ("eps", 10**400, "eps must be a finite number ≥ 0"),
     ("lr", math.nan, "lr must be a finite number > 0"),
     ("clip", -1, "clip must be a finite number > 0, got -1"),
     ("clip", True, "clip must be a finite number > 0, got True"),

@@ -35,6 +35,11 @@ ARMS = [(rule, "own") for rule in RESIDUAL] + [("standard", v) for v in VALUES]
 PROBES = {int: (0, 1, 2, 4), float: (-4.0, -0.7, 0.3, 2.0)}  # values for an option of that type
 
 
+def test_dense_values_grow_whatever_their_options():
+    assert grows(shape("standard", "dense:rate=2")) and grows(shape("standard", "dense"))
+    assert not grows(shape("standard", "identity:rate=2"))
+
+
 def with_options() -> list[str]:
     """Every rule with each of its options at values of its range, one at a time."""
     specs = []
@@ -47,7 +52,15 @@ def with_options() -> list[str]:
                     tried += [f"{rule}:{key}={value}"] * (value != option.default)
             assert tried, f"{rule}: {key} has no value here but its default"
             specs += tried
-    return specs
+    return specs + TOGETHER
+
+
+# Options of which one needs the other.
+TOGETHER = [
+    "hyper-connections:sinkhorn=1,single=1",
+    "hyper-connections:sinkhorn=1,start=published",
+    "x0-scales:start=nanochat,embedding=rms",
+]
 
 
 @pytest.mark.parametrize("rule", RESIDUAL)

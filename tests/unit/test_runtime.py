@@ -148,7 +148,8 @@ def test_a_lock_leaves_no_folder_that_was_not_there(tmp_path):
 
 
 def test_threads(monkeypatch, kept_threads):
-    every = len(os.sched_getaffinity(0))
+    every = 5
+    monkeypatch.setattr(device, "cores", lambda: every)
     for printed, count in (("3", 3), ("3,1", 3), ("", every), ("0", every), ("many", every)):
         monkeypatch.setenv("OMP_NUM_THREADS", printed)
         assert device.set_threads(None) == count == torch.get_num_threads()

@@ -8,7 +8,7 @@ import torch
 
 from rr.training import device, memory_fit
 from rrstudy.sweep.local import Local
-from rrstudy.sweep.process import Process
+from rrstudy.sweep.process import GRACE, Process
 
 GIB = 2**30
 
@@ -41,6 +41,12 @@ def test_jobs_share_the_memory_and_one_may_take_all(tmp_path, monkeypatch, jobs,
     assert memory_fit.RAM_LIMIT not in os.environ
 
 
+def test_torchrun_gives_its_processes_as_long_to_save_as_the_sweep_gives_it(tmp_path):
+    code, log = "import os; print(os.environ['TORCH_ELASTIC_SHUTDOWN_TIMEOUT'])", tmp_path / "log"
+    told = output(Local(1, 1, 1, "cpu").start(["-c", code], log, {}), log)
+    assert 30 < int(told) < GRACE
+
+
 @pytest.mark.parametrize("jobs, gpus, share", [(4, 2, 0.5), (5, 2, 1 / 3), (None, 2, 1)])
 def test_jobs_share_a_gpu(tmp_path, monkeypatch, jobs, gpus, share):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(gpus))))
@@ -55,3 +61,6 @@ def test_jobs_share_a_gpu(tmp_path, monkeypatch, jobs, gpus, share):
     for name, value in known.items():
         monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
     assert memory_fit.free(torch.device("cuda")) == min(70, int(90 * share))
+    for name in ("memory_reserved", "memory_allocated"):  # the share is of all that it holds
+        monkeypatch.setattr(torch.cuda, name, lambda device: 20)
+    assert memory_fit.free(torch.device("cuda")) == min(70, int(90 * share) - 20)

@@ -50,8 +50,10 @@ def process(argv: list[str], out: str | Path) -> subprocess.Popen:
 def cut_off(argv: list[str], out: str | Path, step: int, number: int) -> Cut:
     """Start or resume the one run in `out`; send it signal `number` once `step` steps are recorded.
 
-    The run must record every step (up to 399 steps). Raises RRError if it ends before.
+    At least one of them by this process. The run must record every step (up to 399 steps). Raises
+    RRError if it ends before.
     """
+    step = max(step, _recorded(Path(out)) + 1)  # a GPU records several steps at once
     child = process(argv, out)
     while _recorded(Path(out)) < step:
         if child.poll() is not None:
