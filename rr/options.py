@@ -69,25 +69,23 @@ class RunOption:
     commands, all made from this declaration.
 
     help: one line. read: makes a value of a word; `bool`: a switch. default: None where the rung or
-    the protocol decides. former: a name that commands of earlier versions have.
+    the protocol decides.
     """
 
     help: str
     read: Callable[[str], Any] = str
     default: Any = None
     metavar: str | None = None
-    former: str | None = None
 
 
 def option(
     help: str,
     read: Callable[[str], Any] = str,
     metavar: str | None = None,
-    former: str | None = None,
     **more,
 ) -> Any:
     """A dataclass field that is an option of a run; `more` as for `dataclasses.field`."""
-    return field(metadata={"option": RunOption(help, read, None, metavar, former)}, **more)
+    return field(metadata={"option": RunOption(help, read, None, metavar)}, **more)
 
 
 def options_of(declared: type) -> dict[str, RunOption]:
@@ -133,7 +131,6 @@ class Request:
         "how a step is computed: reference, eager or compiled, with options: "
         "eager:recompute=layer (default: compiled on a GPU, and on a CPU where the run is long "
         "enough to win the compilation back; else eager)",
-        former="path",
         default=None,
     )
     micro_batch: int | None = option(
@@ -156,7 +153,6 @@ class Request:
     charts: str | None = option(
         "also draw the curves in tensorboard, wandb (default: metrics.jsonl alone)",
         metavar="NAME,…",
-        former="log",
         default=None,
     )
     keep_checkpoints: bool = option(

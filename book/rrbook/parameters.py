@@ -31,10 +31,6 @@ INJECTED = "# Parameters\n"  # how the cell begins that papermill writes
 class BadParameter(RRError):
     """A parameter that a notebook refuses."""
 
-    def _render_traceback_(self) -> list[str]:
-        """IPython shows this in place of its traceback."""
-        return [f"BadParameter: {self}"]
-
 
 @dataclass(frozen=True)
 class Allowed:

@@ -16,7 +16,7 @@ from nbkit import tags
 # that an open cell has at most: lines that are not blank, and columns that do not scroll at 1280 px
 LINES, COLUMNS = 12, 79
 CELLS = 10  # that are open in a chapter at most
-CLOSED = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
+CLOSED = {"hide-input", "remove-input", "remove-cell"}
 ANSWER = "your answer, and its check"
 BEFORE = ("parameters", "imports and set-up", "code of the figure")  # what a notebook begins with
 IMPORT = re.compile(r"(import|from) \w")
@@ -74,7 +74,7 @@ def fold(notebook: NotebookNode) -> None:
         if what == ANSWER:  # a stub is there to be seen
             cell.metadata["tags"] = sorted({*tags(cell), "remove-output"})
         elif what is not None:
-            cell.metadata["tags"] = sorted({*tags(cell), "hide-input"} - {"hide-cell"})
+            cell.metadata["tags"] = sorted({*tags(cell), "hide-input"})
             shown = cell.metadata.setdefault("mystnb", {})
             shown["code_prompt_show"] = f"Show {what}"
             shown["code_prompt_hide"] = f"Hide {what}"

@@ -6,10 +6,7 @@
     FOLDER: ARM - BASELINE, mean          the same without its interval
     FOLDER: ARM - BASELINE, steps 1-30    the same of training loss over these steps
     FOLDER: ARM - BASELINE, steps 1-30, mean     without its interval
-    FOLDER: best                          the lowest held-out loss
-    FOLDER: worst                         the highest held-out loss
     FOLDER: seeds                         how many seeds its arms share
-    FOLDER: bigram                        the loss of a bigram table on the same held-out tokens
     FOLDER/LOG.csv: ARM - BASELINE        the same of runs that another trainer logged there
     NAME                                  one of NAMED, here and in advice.py
     …, percent                            any of these differences in words: of perplexity
@@ -21,7 +18,6 @@ alone. Seeds from 100 on chose learning rates and count nowhere. Losses are in n
 Every difference is arm − baseline: below zero the first-named arm finishes lower, which is better.
 """
 
-import json
 import math
 import re
 from functools import partial
@@ -62,16 +58,12 @@ def number(text: str) -> str:
     if match is None:
         raise RRError(f"{text!r} is no number of this page: {nearest(text, NAMED)}")
     folder, what = rr.DATA / "measured" / match["folder"], match["what"]
-    if what == "bigram":
-        return f"{json.loads((folder / 'baselines.json').read_text())['bigram_nats']:.2f}"
     gap = GAP.fullmatch(what)
     rows = _runs(folder, curves=bool(gap and gap["first"]))
     for name, value in (pair.split("=") for pair in (match["where"] or "").split(",") if pair):
         rows = [row for row in rows if str(row.get(name)) == value]
     if not rows:
         raise RRError(f"no run in {text!r}: nothing in {folder.name} has these values")
-    if what in ("best", "worst"):
-        return f"{(min if what == 'best' else max)(row['val_loss'] for row in rows):.2f}"
     if what == "seeds":
         return str(len({row["seed"] for row in rows}))
     if gap:
@@ -83,9 +75,7 @@ def number(text: str) -> str:
             return spread(over["mean"], over["lo"], over["hi"])
         over = stats.paired(_by_seed(rows, gap["arm"]), _by_seed(rows, gap["base"]))
         return signed(over.mean) if gap["alone"] else spread(over.mean, over.lo, over.hi)
-    raise RRError(
-        f"{what!r} is not understood: `ARM - BASELINE`, `best`, `seeds` or `bigram` is expected"
-    )
+    raise RRError(f"{what!r} is not understood: `ARM - BASELINE` or `seeds` is expected")
 
 
 def percent(difference: str, text: str) -> str:
@@ -159,13 +149,6 @@ def _survivors() -> str:
     return f"{(table.holm <= 0.05).sum()} of {len(table)}"
 
 
-def _survivors_of_standard() -> str:
-    """The same of the ten published comparisons with the standard residual: chapter 10's family."""
-    pairs = [(arm, "standard") for arm in ("review", "highway")]
-    table = stats.compare(_published(), pairs=pairs, by="rung")
-    return f"{(table.holm <= 0.05).sum()} of {len(table)}"
-
-
 def _fixed_ratio() -> str:
     """Tenfold size at equal tokens per parameter, in the published review − standard."""
     runs = _published()
@@ -219,13 +202,13 @@ def _unpaired_survivors() -> str:
     return f"{(table.welch_holm <= 0.05).sum()} of {len(table)}"
 
 
-def _faded(arm: str) -> str:
-    """The change of E2's gap to constant ½ in training loss, at the constant rate, by seed."""
+def _faded() -> str:
+    """E2's review − constant ½ in training loss: its change at the constant rate, by seed."""
     rows = _runs(rr.DATA / "measured" / "e2_training", curves=True)
     gaps = []
     for first, last in ((2401, 3400), (601, 1200)):
-        losses = {name: _windows(rows, name, first, last) for name in (arm, "constant")}
-        gaps.append(stats.differences(losses[arm], losses["constant"]))
+        losses = {name: _windows(rows, name, first, last) for name in ("review", "constant")}
+        gaps.append(stats.differences(losses["review"], losses["constant"]))
     over = stats.paired(*gaps)
     return f"{spread(over.mean, over.lo, over.hi)}, p = {over.p:.3f}"
 
@@ -325,7 +308,6 @@ def _cache() -> str:
 
 NAMED = {
     "published comparisons that survive": _survivors,
-    "published comparisons with standard that survive": _survivors_of_standard,
     "published comparisons that survive at 590M and 1B": _large_survivors,
     "published comparisons that survive unpaired": _unpaired_survivors,
     "p at 590M as published": _as_published,
@@ -335,8 +317,7 @@ NAMED = {
         for r in ("590M", "1B")
     },
     "published size at equal training": _fixed_ratio,
-    "review - constant, change along the run": lambda: _faded("review"),
-    "state-gate - constant, change along the run": lambda: _faded("state-gate"),
+    "review - constant, change along the run": _faded,
     "1/N - 1/√N at eight passes, mean of the rates": _eight_passes,
     "1/N - 1/√N at eight passes, TinyStories": lambda: _eight_passes(stories=True),
     "review - unwidened constant, 4,800 steps": _unwidened,

@@ -5,9 +5,8 @@
     H200: RUNG RULE PRECISION, ms              median time of a step, of 64 windows of 256 tokens
     H200: RUNG RULE PRECISION, tokens          tokens per second
     H200: RUNG RULE PRECISION, MFU             share of the card's bf16 peak, per cent
-    H200: RUNG RULE PRECISION, GiB             peak memory
     H200: memory, least|most                   predicted over measured peak, of all rows
-    H200: run, ms|seconds|loss|bigram          of the recorded `rr train`
+    H200: run, seconds|loss|bigram             of the recorded `rr train`
     void: WHICH                                of the runs that computed no gradient: `_void`
     day: CARD, hours|dollars|GB, least|most    of the runs of *One rented GPU* by `rr plan`
 
@@ -16,7 +15,6 @@ from data/measured/gpu_h200. Dollars are hours at two to three per hour.
 
 import json
 from functools import cache
-from statistics import median
 
 import rr
 from rr.errors import RRError
@@ -36,16 +34,10 @@ def _steps() -> dict[tuple[str, ...], dict]:
 
 
 def _run() -> dict[str, str]:
-    """The recorded run, in words: the median of its steps, its length and how it ended."""
+    """The recorded run, in words: its length and how it ended."""
     kept = json.loads((FOLDER / "run_60M_constant.json").read_text())
-    lines = [line for line in kept["curve"] if "loss" in line]
-    each = [
-        1000 * (b["seconds"] - a["seconds"]) / (b["step"] - a["step"])
-        for a, b in zip(lines, lines[1:], strict=False)
-    ]
     result = kept["result"]
     return {
-        "ms": f"{median(each):.0f}",
         "seconds": f"{result['seconds']:.0f}",
         "loss": f"{result['val_loss']:.2f}",
         "bigram": f"{kept['bigram_nats']:.2f}",
@@ -119,7 +111,6 @@ def number(text: str) -> str:
             "ms": f"{row['step_ms_median']:.0f}",
             "tokens": f"{1000 * round(row['tokens_per_second'] / 1000):,}",
             "MFU": f"{100 * row['mfu']:.0f} %",
-            "GiB": f"{row['peak_bytes'] / 2**30:.0f}",
         }[which]
     except (KeyError, ValueError, TypeError) as error:
         raise RRError(f"{text!r} is no number of {FOLDER.name}: {error}") from None

@@ -33,7 +33,6 @@ KNOWN_TAGS = {
     "small",
     "hide-input",
     "hide-output",
-    "hide-cell",
     "remove-input",
     "remove-output",
     "remove-cell",

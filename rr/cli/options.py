@@ -54,5 +54,4 @@ def _add(group, name: str, option: RunOption, many: bool = False) -> None:
         more["nargs"] = "+"
     else:
         more["default"] = option.default
-    names = [f"--{word.replace('_', '-')}" for word in (name, option.former) if word]
-    group.add_argument(*names, dest=name, help=option.help, **more)
+    group.add_argument(f"--{name.replace('_', '-')}", dest=name, help=option.help, **more)

@@ -41,7 +41,6 @@ class Tokens:
     identity: dict[str, str]  # "corpus" and "tokenizer", for a run's hash
     train: np.ndarray = field(repr=False)  # token ids (n,), uint16 or uint32, a memory map
     valid: np.ndarray = field(repr=False)  # likewise, held out
-    n_documents: dict[str, int]  # documents that end in "train" and "valid"
     sha256: dict[str, str] = field(repr=False)  # of the bytes of "train" and "valid"
     vocabulary: Vocabulary = field(repr=False)  # turns text into token ids and back
 
@@ -153,7 +152,6 @@ def open_corpus(
         known,
         maps["train"],
         maps["valid"],
-        card["documents"],
         sha256,
         vocabulary,
     )
@@ -182,34 +180,26 @@ def _tokenise(
     folder: Path,
     log: Callable[[str], None],
 ) -> dict:
+    """Write train.bin and valid.bin; nothing further is known of the entry."""
     if split == "tokens" and origin.valid is None:
         whole = folder / "whole.bin"
         _write(vocabulary, origin.train(), whole, origin.name, log)
         ids = np.memmap(whole, vocabulary.dtype, "r")
         at = int(TOKEN_SHARE * len(ids))
-        documents = {}
         for part, piece in (("train", ids[:at]), ("valid", ids[at:])):
             piece.tofile(folder / f"{part}.bin")
-            documents[part] = int((piece == vocabulary.eot).sum())
         whole.unlink()
     else:
-        documents = {
-            part: _write(
-                vocabulary,
-                parts.documents(part),
-                folder / f"{part}.bin",
-                f"{origin.name} ({part})",
-                log,
-            )
-            for part in ("train", "valid")
-        }
+        for part in ("train", "valid"):
+            path, what = folder / f"{part}.bin", f"{origin.name} ({part})"
+            _write(vocabulary, parts.documents(part), path, what, log)
     for part in ("train", "valid"):
         if not (folder / f"{part}.bin").stat().st_size:
             raise RRError(f"corpus {origin.name} is too short to split: its {part} part is empty")
     for name, changed in origin.changes.items():
         for what, count in changed.items():
             log(f"{name}: {what}: {count:,}")
-    return {"documents": documents, "dtype": vocabulary.dtype.name}
+    return {}
 
 
 def _write(
@@ -218,8 +208,8 @@ def _write(
     path: Path,
     what: str,
     log: Callable[[str], None],
-) -> int:
-    """Stream token numbers into `path`; returns the number of documents."""
+) -> None:
+    """Stream token numbers into `path`."""
     start = logged = time.perf_counter()
     count = ended = 0
 
@@ -239,4 +229,3 @@ def _write(
                 logged = time.perf_counter()
                 log(line())
     log(line())
-    return ended

@@ -55,7 +55,6 @@ class Site:
     d_model: int  # d, channels
     n_head: int  # H
     n_loops: int = 1  # N, passes
-    pass_: int | None = None  # the pass, where each pass has its own copy of the rule; None: shared
     norm: bool = True  # False: the branch normalises what it reads, and the rule does not
 
     @property

@@ -14,14 +14,11 @@ from . import own
 from .base import Described, Rule, Site, make, resolve
 
 
-def site_of(
-    config: ModelConfig, kind: str, sublayer: int, pass_: int | None = None, norm: bool = True
-) -> Site:
+def site_of(config: ModelConfig, kind: str, sublayer: int, norm: bool = True) -> Site:
     """The site of one sublayer in a model of this shape.
 
     kind: "attn" (odd sublayers), "mlp" (even ones) or "final". sublayer: 1 … 2L, or 2L + 1 for the
-    final read. pass_: where each pass has its own copy of the rule, which pass. norm: whether the
-    rule brings the pre-norm.
+    final read. norm: whether the rule brings the pre-norm.
 
     Example:
         >>> import rr
@@ -31,7 +28,7 @@ def site_of(
         ('mlp', 2)
     """
     shape = config.n_layer, config.d_model, config.n_head, config.n_loops
-    return Site(kind, sublayer, *shape, pass_, norm)
+    return Site(kind, sublayer, *shape, norm)
 
 
 def keyed(seed: int, name: str) -> torch.Generator:
@@ -185,10 +182,9 @@ class Residuals(nn.Module):
     def _build(self, config: ModelConfig, norm: bool) -> None:
         self.dim, self.sublayers = config.d_model, 2 * config.n_layer * config.n_loops
         self.per_pass = bool(resolve(config.rule)[1].get("per_pass"))
-        passes = range(1, config.n_loops + 1) if self.per_pass else (None,)
         self.rules: Any = nn.ModuleList(
-            make(config.rule, site_of(config, kind, 2 * block + i, pass_, norm), config)
-            for pass_ in passes
+            make(config.rule, site_of(config, kind, 2 * block + i, norm), config)
+            for _ in range(config.n_loops if self.per_pass else 1)
             for block in range(config.n_layer)
             for i, kind in enumerate(("attn", "mlp"), 1)
         )

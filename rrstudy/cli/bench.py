@@ -24,7 +24,6 @@ def add_arguments(parser) -> None:
     )
     parser.add_argument(
         "--backends",
-        "--paths",
         nargs="+",
         metavar="BACKEND",
         help="reference, eager (as a short rr train on a CPU) or compiled, with options: "
@@ -41,11 +40,6 @@ def add_arguments(parser) -> None:
     )
     parser.add_argument("--threads", type=int, help="CPU threads (default: OMP_NUM_THREADS or all)")
     parser.add_argument("--device", help="auto, cpu or cuda (default: auto)")
-    parser.add_argument(
-        "--ablate",
-        action="store_true",
-        help="also measure the last backend with each of its optimisations undone alone",
-    )
     add_json(parser)
 
 
@@ -53,7 +47,7 @@ def run(args) -> None:
     from rrstudy.perf.benchmark import bench, table
     from rrstudy.perf.benchmark_case import arm
 
-    names = ("steps", "repeats", "batch", "micro_batch", "threads", "device", "ablate", "protocol")
+    names = ("steps", "repeats", "batch", "micro_batch", "threads", "device", "protocol")
     result = bench(
         args.rung, args.rule, args.backends, values=args.values, log=log, **pick(args, names)
     )
@@ -65,9 +59,4 @@ def run(args) -> None:
             f"{row['rung']} {row['path']}: a step of {arm(row['rule'], row['values'])} takes "
             f"{row['time']:.3f} ({row['least']:.3f}–{row['most']:.3f}) times as long as one of "
             "standard"
-        )
-    for row in result["ablated"]:
-        print(
-            f"{row['rung']} {arm(row['rule'], row['values'])} {row['path']}: {row['speed']:.3f} "
-            f"({row['least']:.3f}–{row['most']:.3f}) times the speed of {row['over']}"
         )

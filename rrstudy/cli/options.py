@@ -1,18 +1,11 @@
-"""Arguments that several verbs of many runs share: their order, and how their seeds are paired."""
+"""Arguments that several verbs of many runs share: a benchmark, and how their seeds are paired."""
 
 from argparse import ArgumentParser
 
 
-def add_order(parser: ArgumentParser) -> None:
-    """In which order runs are trained, and a benchmark to estimate their time with."""
-    group = parser.add_argument_group("order and time")
-    group.add_argument(
-        "--order",
-        default="smallest",
-        help="smallest: small models first, all rules of a seed together; longest: longest run "
-        "first; given: as the options list them (default: smallest)",
-    )
-    group.add_argument(
+def add_measured(parser: ArgumentParser) -> None:
+    """A benchmark to estimate the time of runs with."""
+    parser.add_argument(
         "--measured",
         metavar="FILE",
         help="output of rr bench --json on this machine, to estimate hours with",

@@ -4,12 +4,12 @@ from rr.cli.options import add_run, pick
 from rr.cli.output import add_json, log, print_columns, print_json
 from rr.specs import RUN_OPTIONS
 
-from .options import add_order
+from .options import add_measured
 
 
 def add_arguments(parser) -> None:
     add_run(parser, many=True)
-    add_order(parser)
+    add_measured(parser)
     parser.add_argument(
         "--gpu",
         metavar="NAME",
@@ -42,7 +42,7 @@ def run(args) -> None:
     options = pick(args, RUN_OPTIONS)
     if not any(options.values()):  # the study's own plan
         options["protocol"] = ["paper"]
-    runs = [cell.run for cell in cells(options, log, order=args.order)]
+    runs = [cell.run for cell in cells(options, log)]
     progress = Progress(None)
 
     def show(line: str) -> None:
@@ -54,7 +54,7 @@ def run(args) -> None:
     limit = {}
     if hours is not None:
         limit = {"hours": f"{hours:g}", "measured": args.measured}
-    command = budget.command(options, order=args.order, **limit)
+    command = budget.command(options, **limit)
     notes = budget.notes(rows, gpu, hours, mfu)
     if args.json:
         return print_json(
@@ -63,7 +63,6 @@ def run(args) -> None:
                 "hours": hours,
                 "price": args.price,
                 "mfu": mfu,
-                "order": args.order,
                 "rows": rows,
                 "notes": notes,
                 "command": command,

@@ -10,13 +10,13 @@ from rr.errors import RRError
 from rr.options import Request
 from rr.specs import RUN_OPTIONS
 
-from .options import add_order
+from .options import add_measured
 
 
 def add_arguments(parser) -> None:
     add_run(parser, many=True)
     add_machine(parser)
-    add_order(parser)
+    add_measured(parser)
     parser.add_argument(
         "--hours",
         type=float,
@@ -119,7 +119,7 @@ def _plan(args, say: Callable[[str], None]) -> list:
     from rrstudy.sweep import cells
 
     with locate_errors(*(args.rule or ()), *(args.values or ())):
-        return cells(pick(args, RUN_OPTIONS), say, order=args.order)
+        return cells(pick(args, RUN_OPTIONS), say)
 
 
 def _hours(args, plan: list):

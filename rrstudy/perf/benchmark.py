@@ -27,11 +27,10 @@ import torch
 from rr import __version__
 from rr.errors import RRError, RunFailed, nearest, positive
 from rr.model import sizes
-from rr.options import parse_spec
 from rr.residual import allow_rule, canonical
 from rr.specs import PROTOCOLS
 from rr.training import memory, planning, provenance
-from rr.training.backend import Backend, default, parse_backend
+from rr.training.backend import default, parse_backend
 from rr.training.device import cores, device_name, pick_device, set_threads
 from rr.training.memory_fit import free, margin
 
@@ -190,23 +189,6 @@ def result_row(case: Case, measured: dict, times: list[float], failed: str | Non
     return row | {"tokens_per_second": rate, "mfu": mfu}
 
 
-def ablations(spec: str, device: torch.device | None = None) -> list[str]:
-    """The backend, once for each choice that differs from the reference, with that one undone.
-
-    device: choices without effect there are left out: the allocator, except on a CPU.
-    """
-    choices, reference = asdict(parse_backend(spec)), asdict(Backend())
-    if device is not None and device.type != "cpu":
-        del choices["allocator"]
-    name, given = parse_spec(spec)
-    undone = []
-    for key in choices:
-        if choices[key] != reference[key]:
-            options = given | {key: reference[key]}
-            undone.append(f"{name}:" + ",".join(f"{k}={v}" for k, v in options.items()))
-    return undone
-
-
 def ratios(rows: list[dict], base: dict[str, str]) -> list[dict]:
     """Ratios of each row to the row that differs only in the keys of `base`, which has these there.
 
@@ -255,7 +237,6 @@ def bench(
     micro_batch: int | None = None,
     threads: int | None = None,
     device: str | None = None,
-    ablate: bool = False,
     protocol: str = "clean",
     values: Sequence[str] = ("own",),
     log: Callable[[str], None] = lambda line: None,
@@ -266,8 +247,8 @@ def bench(
     there, in the protocol's precision, so that `rr plan --measured` finds what it plans. The rungs
     are measured one after the other; the cases of a rung compile side by side, as many as have
     cores and memory. batch: windows per step (default: the rung's); micro_batch: windows at once, a
-    divisor of it (default: the batch on a GPU, 8 on a CPU). ablate: also the last path with each of
-    its options undone alone. A case that runs out of memory is a row whose `failed` says so.
+    divisor of it (default: the batch on a GPU, 8 on a CPU). A case that runs out of memory is
+    a row whose `failed` says so.
     """
     for name, value in (("steps", steps), ("repeats", repeats)):
         positive(name, value)
@@ -281,8 +262,7 @@ def bench(
         usual = default(target, sizes.arm(rungs[0], protocol=protocol))
         paths = [f"{usual}{',' if ':' in usual else ':'}precision={exact}"]
     paths = paths or ["reference", "eager"]
-    last_path = paths[-1]
-    paths = list(dict.fromkeys([*paths, *(ablations(last_path, target) if ablate else [])]))
+    paths = list(dict.fromkeys(paths))
     for path in paths:
         parse_backend(path).validate(target)
     allow_rule(*values)  # the caller named them
@@ -319,7 +299,6 @@ def bench(
         "rows": rows,
         "over_the_reference": ratios(rows, {"path": "reference"}),
         "over_the_standard": ratios(rows, {"rule": "standard", "values": "own"}),
-        "ablated": ratios(rows, {"path": last_path}) if ablate else [],
     }
 
 

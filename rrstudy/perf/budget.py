@@ -77,7 +77,7 @@ def what_fits(
     bench: Bench | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> list[dict]:
-    """One row of plain values per run, in their order; `rrstudy.sweep.cells` has the orders.
+    """One row of plain values per run, in their order; that of `rrstudy.sweep.cells`.
 
     The arms of one (rung, protocol, text, steps, seed) that follow each other are a group, which is
     taken whole: "fits" is "yes" where its last run ends within `hours` by the slower estimate,

@@ -207,21 +207,16 @@ def read_table(folder: Path) -> list[Record]:
 
 def _columns(path: Path) -> dict[str, list]:
     try:
-        stat = checked_file(path, LARGEST_TABLE).stat()
-        return _columns_of(path, stat.st_mtime_ns, stat.st_size)
+        checked_file(path, LARGEST_TABLE)
+        with _parquet(path).ParquetFile(path, page_checksum_verification=True) as file:
+            table, rows = file.read(), file.metadata.num_rows
+        if table.num_rows != rows:  # a row group's count is damaged
+            raise ValueError(f"its counts of rows differ: {table.num_rows} and {rows}")
+        schema = _schema(path)
+        return table.select(schema.names).cast(schema).to_pydict()
     except (OSError, ValueError, KeyError, NotImplementedError) as error:  # pyarrow's are such
         why = getattr(error, "strerror", None) or (str(error).splitlines() or ["unreadable"])[0]
         raise RunFailed(f"{path} is corrupt: {why}") from None
-
-
-@functools.lru_cache(maxsize=64)  # a notebook reads the same records again and again
-def _columns_of(path: Path, changed: int, size: int) -> dict[str, list]:
-    with _parquet(path).ParquetFile(path, page_checksum_verification=True) as file:
-        table, rows = file.read(), file.metadata.num_rows
-    if table.num_rows != rows:  # a row group's count is damaged
-        raise ValueError(f"its counts of rows differ: {table.num_rows} and {rows}")
-    schema = _schema(path)
-    return table.select(schema.names).cast(schema).to_pydict()
 
 
 def _schema(table: Path):

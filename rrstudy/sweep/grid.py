@@ -21,11 +21,6 @@ AXES += tuple(
 )
 SWITCHES = tuple(name for name, option in RUN_OPTIONS.items() if option.read is bool)
 
-# smallest: small models first, by seed, all arms of a seed together, so that an interrupted sweep
-# leaves complete comparisons. longest: fewest idle places at the end, where several run at once.
-# given: as the options list them, the last option of AXES fastest.
-ORDERS = ("smallest", "longest", "given")
-
 
 @dataclass(frozen=True)
 class Cell:
@@ -73,7 +68,6 @@ def _named(plan: Sequence[Cell]) -> list[Cell]:
 def cells(
     options: Mapping[str, Sequence | bool | None],
     say: Callable[[str], None],
-    order: str = "smallest",
 ) -> list[Cell]:
     """Every combination of `options`, each a run; nothing is created or downloaded.
 
@@ -81,12 +75,10 @@ def cells(
     default; and for each of `SWITCHES` a bool. Under protocol `paper` the defaults are the study's
     own: every published rung, its three arms, the seeds that the study gave the rung, tinystories.
     say: called with a line where two combinations are the same run, which is run once, and where a
-    published rung's name is given another size. order: "smallest": small models first, all arms of
-    a seed together, so that an interrupted sweep leaves complete pairs; "longest": the most FLOP
-    first, for the fewest idle places at the end; "given": as the options list them, the last of
-    `AXES` fastest.
+    published rung's name is given another size.
 
-    Raises RRError, before anything is created, for what `rr.plan` refuses and an unknown order.
+    The runs come small models first, all arms of a seed together, so that an interrupted sweep
+    leaves complete pairs. Raises RRError, before anything is created, for what `rr.plan` refuses.
 
     Example:
         >>> from rrstudy.sweep import cells
@@ -95,8 +87,6 @@ def cells(
         >>> [cell.name for cell in cells(options, say=print)]
         ['standard seed 0', 'review seed 0', 'standard seed 1', 'review seed 1']
     """
-    if order not in ORDERS:
-        raise RRError(f"unknown order {order!r}: {nearest(order, ORDERS)}")
     for name, value in options.items():
         if name not in (*AXES, *SWITCHES):
             raise RRError(f"unknown option {name!r}: {nearest(name, (*AXES, *SWITCHES))}")
@@ -139,18 +129,12 @@ def cells(
     for line in dict.fromkeys(other_size(cell.run) for cell in plan.values()):
         if line:
             say(line)
-    return _named(sorted(plan.values(), key=lambda cell: place(cell.run, order)))
+    return _named(sorted(plan.values(), key=lambda cell: place(cell.run)))
 
 
-def place(run: Run, order: str) -> tuple:
-    """A sort key: the run's place in an order of `cells()`.
-
-    order: "smallest", "longest" or "given" (one key for all: a stable sort leaves them as they
-    are). Keys of one order can be compared.
-    """
-    if order == "smallest":
-        return *group(run), run.rule != "standard", run.rule, run.values
-    return (-_flops(run) if order == "longest" else 0,)
+def place(run: Run) -> tuple:
+    """A sort key: the run's place among `cells()`."""
+    return *group(run), run.rule != "standard", run.rule, run.values
 
 
 def _outer(given: dict[str, list | None]) -> list[tuple]:

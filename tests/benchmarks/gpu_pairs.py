@@ -101,7 +101,6 @@ def text_of(args) -> Tokens:
         {"corpus": name, "tokenizer": exact},
         parts["train"],
         parts["valid"],
-        {part: int((piece == vocabulary.eot).sum()) for part, piece in parts.items()},
         {part: hashlib.sha256(piece).hexdigest() for part, piece in parts.items()},
         vocabulary,
     )

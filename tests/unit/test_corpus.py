@@ -56,6 +56,10 @@ def small(tmp_path):
 # ---- what comes out
 
 
+def documents_in(tokens) -> int:
+    return sum(int((part == tokens.eot).sum()) for part in (tokens.train, tokens.valid))
+
+
 @pytest.mark.parametrize(
     "name", ["a.txt", "a.xz", "a.gz", "a.jsonl", "a.jsonl.gz", "a.jsonl.xz", "a.parquet"]
 )
@@ -64,7 +68,6 @@ def test_every_format_gives_the_same_documents(tmp_path, name):
     train, valid = (tokens.decode(part).split(EOT) for part in (tokens.train, tokens.valid))
     assert train.pop() == valid.pop() == ""  # each document is followed by the mark
     assert train + valid == STORIES
-    assert tokens.n_documents == {"train": len(train), "valid": len(valid)}
 
     def size(texts):
         return len("".join(texts).encode())
@@ -105,8 +108,7 @@ def test_one_long_document_is_cut_at_a_blank(tmp_path):
 def test_a_mark_in_a_row_separates_and_never_comes_from_text(tmp_path):
     rows = ["one<|endoftext|>two", *STORIES]
     tokens = opened(f"file:{written(tmp_path / 'a.jsonl', rows)}")
-    assert tokens.n_documents["train"] + tokens.n_documents["valid"] == len(rows) + 1
-    assert int((tokens.train == tokens.eot).sum()) == tokens.n_documents["train"]
+    assert documents_in(tokens) == len(rows) + 1
     one, two = tokens.encode("one"), tokens.encode("two")
     assert tokens.encode("one<|endoftext|>two") == [*one, tokens.eot, *two]
     assert tokens.eot not in tokens.encode("<|endoftext| > and |endoftext|>")
@@ -152,7 +154,7 @@ needs_shared = pytest.mark.skipif(not (SHARED / "gpt2").is_dir(), reason="no sha
 def test_gpt2_on_real_stories():
     """Counts from the data's own description: 997 stories, 193,562 GPT-2 tokens without ends."""
     tokens = opened(f"file:{SHARED}/tinystories/valid.txt.xz", str(SHARED / "gpt2"))
-    assert sum(tokens.n_documents.values()) == 997
+    assert documents_in(tokens) == 997
     assert len(tokens.train) + len(tokens.valid) == 193_562 + 997
     assert tokens.eot == 50_256 and tokens.vocab_size == 50_257
     assert tokens.encode("Once upon a time") == [7454, 2402, 257, 640]
@@ -398,7 +400,7 @@ def test_the_hub_is_asked_once_and_for_the_pinned_revision(monkeypatch, tmp_path
     tokens = opened(name, cache=tmp_path)
     data_hub.hub_rows.cache_clear()
     assert asked == [HUB[name]]
-    assert tokens.name == name and sum(tokens.n_documents.values()) == len(STORIES)
+    assert tokens.name == name and documents_in(tokens) == len(STORIES)
     assert tokens.decode(tokens.train).startswith(STORIES[0] + EOT)
     assert ("_00000.parquet" in tokens.identity["corpus"]) == (name == "fineweb-edu")
 

@@ -275,7 +275,8 @@ def test_lab_stream_measures_a_real_model(labs):
     from rr.model import Model, initialise
     from rr.specs import ModelConfig
 
-    config = ModelConfig(64, 2, n_head=1, d_model=16, d_ff=32, seq_len=9, rule="constant:c=0")
+    shape = {"n_head": 1, "d_model": 16, "d_ff": 32, "seq_len": 128}
+    config = ModelConfig(1024, 2, **shape, rule="constant:c=0")
     norms, slopes = labs.stream.stream_and_gradient(initialise(Model(config), 0))
     # a rule that writes nothing leaves stream and gradient as they are: N(0, 0.02²) twice
     assert len(norms) == len(slopes) == 5

@@ -15,7 +15,6 @@ from rr.residual.base import REGISTRY
 from rr.specs import ModelConfig, Recipe
 from rr.training.backend import Backend, parse_backend
 from rr.training.step import OptimizerStep
-from rrstudy.perf.benchmark import ablations
 
 CPU = torch.device("cpu")
 STEPS, B, T, V = 50, 4, 16, 40
@@ -131,13 +130,6 @@ def test_paths_are_named_and_changed_by_words():
     assert parse_backend("reference") == Backend()
     changed = parse_backend("compiled:precision=tf32,loss=whole")
     assert (changed.precision, changed.loss, changed.compile) == ("tf32", "whole", "layer")
-    parts = ("precision=tf32", "loss=whole", "optimizer=plain", "compile=none",
-             "allocator=system")  # fmt: skip
-    assert ablations("compiled") == [f"compiled:{part}" for part in parts]
-    given = "compiled:loss=whole,precision=tf32"
-    assert ablations(given) == [f"{given},{part}" for part in parts[2:]]
-    on_a_gpu = ablations("compiled", torch.device("cuda"))  # whose memory torch keeps by itself
-    assert on_a_gpu == ablations("compiled")[:-1]
     for wrong, words in (
         ("eagre", "did you mean eager"),
         ("eager:lsos=whole", "did you mean loss"),

@@ -242,7 +242,6 @@ def test_the_published_study_by_hand():
     """test_stats has Holm's three of ten; the size at equal training is weighted by hand."""
     runs = pd.read_csv(rr.DATA / "published" / "review_residuals.csv")
     assert number("published comparisons that survive") == "3 of 10"
-    assert number("published comparisons with standard that survive") == "1 of 10"
     assert number("published comparisons that survive at 590M and 1B") == "3 of 4"
     assert number("published comparisons that survive unpaired") == "0 of 10"
     of_590m = dict(list(runs[runs.rung == "590M"].groupby("arm").val_loss))
@@ -312,7 +311,7 @@ def test_what_is_inconclusive_and_what_follows_from_an_equation():
     [
         ("published comparisons that survived", "did you mean published"),
         ("mini_arms: reviw - constant", "did you mean review"),
-        ("mini_arms[lr=9]: best", "no run"),
+        ("mini_arms[lr=9]: seeds", "no run"),
         ("mini_arms: middle", "not understood"),
         ("06_looped_transformers: scaled:reference=2 - scaled:law=none,reference=2", "several"),
     ],

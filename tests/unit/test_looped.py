@@ -65,7 +65,7 @@ def test_copies_are_counted_once_a_pass_and_nothing_else_grows(rule):
     assert costs.count(own) == costs.count(shared) + 2 * a_pass
     assert costs.rule_params(own) == 3 * costs.rule_params(shared)
     assert costs.flops_per_token(own) == costs.flops_per_token(shared)
-    assert len(model.rules) == 12 and [rule.site.pass_ for rule in model.rules[::4]] == [1, 2, 3]
+    assert len(model.rules) == 12
     held = [id(p) for rule in model.rules for p in rule.parameters()]
     assert len(set(held)) == len(held)  # no parameter is shared
 

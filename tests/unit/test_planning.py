@@ -227,7 +227,7 @@ def test_the_verb(capsys):
     out = capsys.readouterr().out
     assert "not measured" in out and "assumed MFU of 0.2–0.45" in out and "dollars" not in out
     assert "predicted for --backend eager on 16 GB" in out  # what a run on a T4 takes
-    assert out.endswith("rr sweep --rung nano --rule review standard --order smallest --hours 1\n")
+    assert out.endswith("rr sweep --rung nano --rule review standard --hours 1\n")
 
 
 @pytest.mark.parametrize(("words", "why"), [
@@ -267,7 +267,7 @@ def test_a_file_of_this_machine_is_believed_first(roomy, tmp_path, capsys):
     assert recorded["gpu"]["name"] == "L4" and "plan: 1 of 2 runs" in err
     assert [r["measured"] for r in recorded["rows"]] == [str(mine), None]
     assert recorded["rows"][0]["path"] == "compiled"
-    command = "rr sweep --rung nano mini --order smallest --hours 3 --measured"
+    command = "rr sweep --rung nano mini --hours 3 --measured"
     assert recorded["command"] == f"{command} {shlex.quote(str(mine))}"
 
 
@@ -365,8 +365,8 @@ def test_a_file_of_another_card_is_refused(tmp_path):
     "words",
     [
         [],
-        ["--budgets", "50,100", "20", "--lr", "3e-4", "--depth-lr", "--order", "longest"],
-        ["--rung", "mini", "nano", "--seed", "1", "0", "--order", "given"],
+        ["--budgets", "50,100", "20", "--lr", "3e-4", "--depth-lr"],
+        ["--rung", "mini", "nano", "--seed", "1", "0"],
     ],
 )
 def test_plan_and_sweep_have_one_order(words, capsys, roomy):
@@ -375,7 +375,7 @@ def test_plan_and_sweep_have_one_order(words, capsys, roomy):
     recorded = json.loads(capsys.readouterr().out)
     args = vars(cli.parser().parse_args(shlex.split(recorded["command"])[1:]))
     options = {name: args[name] for name in (*AXES, "depth_lr")}
-    listed = [cell.id for cell in cells(options, print, order=args["order"])]
+    listed = [cell.id for cell in cells(options, print)]
     assert listed == [row["id"] for row in recorded["rows"]] and args["hours"] == 8
     if not words:
         assert [row["rung"] for row in recorded["rows"]][:1] == ["60M"] and len(listed) == 42

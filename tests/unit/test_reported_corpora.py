@@ -204,7 +204,7 @@ def test_a_configuration_is_named_and_the_branch_is_a_commit(hub, tmp_path):
     assert tokens.identity["corpus"] == f"hub org/name:de@{'a' * 40}"
     assert set(hub) == {("org/name", "de", "a" * 40)}
     assert tokens.decode(tokens.train).startswith(f"de story 0, a fox.{EOT}de story 1")
-    assert sum(tokens.n_documents.values()) == 50
+    assert sum((part == tokens.eot).sum() for part in (tokens.train, tokens.valid)) == 50
     assert "org/name: rows without text, skipped: 1" in printed
     other = identity("org/name:en@v1", "bpe:270")["corpus"]
     assert other == f"hub org/name:en@{'b' * 40}"

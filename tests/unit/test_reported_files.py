@@ -172,7 +172,7 @@ def test_a_text_that_changes_while_it_is_read_makes_no_entry(when, how, inside, 
         open_corpus(corpus, "bpe:270", cache=tmp_path / name, log=lambda line: None)
         for name in ("kept", "fresh")
     )
-    assert kept.sha256 == fresh.sha256 and kept.n_documents == fresh.n_documents
+    assert kept.sha256 == fresh.sha256
 
 
 def test_a_tokenizer_is_not_kept_for_a_text_that_changed_while_it_was_trained(

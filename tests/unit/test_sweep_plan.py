@@ -94,21 +94,19 @@ def test_an_unknown_word_of_the_machine_is_refused(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_small_models_come_first_and_arms_of_a_seed_together_unless_the_order_is_given():
+def test_small_models_come_first_and_arms_of_a_seed_together():
     options = {"rung": ["mini", "nano"], "rule": ["review", "standard"], "seed": [1, 0]}
-    first, given = cells(options, print), cells(options, print, order="given")
-    recorded = [(rung, seed, rule) for rung in options["rung"] for seed in options["seed"]
-            for rule in options["rule"]]  # fmt: skip
-    assert [(c.run.rung, c.run.seed, c.run.rule) for c in given] == recorded
-    assert [(c.run.rung, c.run.seed, c.run.rule) for c in first] == recorded[::-1]
+    wanted = [(rung, seed, rule) for rung in ("nano", "mini") for seed in (0, 1)
+              for rule in ("standard", "review")]  # fmt: skip
+    assert [(c.run.rung, c.run.seed, c.run.rule) for c in cells(options, print)] == wanted
 
 
-def test_the_longest_run_comes_first_where_asked():
+def test_a_cell_counts_the_flop_of_its_steps():
     options = {"rung": ["nano", "60M", "mini"], "steps": [50, 100], "corpus": ["tinystories"]}
-    result = cells(options, print, order="longest")
-    tokens = [c.run.recipe.steps * c.run.recipe.batch * 256 for c in result]
-    cost = [flops_per_token(c.run.model) * n for c, n in zip(result, tokens, strict=True)]
-    assert cost == sorted(cost, reverse=True) == [c.flops for c in result]
+    for cell in cells(options, print):
+        recipe = cell.run.recipe
+        tokens = recipe.steps * recipe.batch * 256
+        assert cell.flops == flops_per_token(cell.run.model) * tokens
     (cell,) = cells({"budgets": [[100, 200]]}, print)  # branches count: from 80 to 100 again
     assert cell.flops == flops_per_token(cell.run.model) * (200 + 20) * 8 * 256
 
@@ -150,7 +148,7 @@ def test_several_processes_a_cell_go_through_torchrun(dry):
 @pytest.mark.parametrize("runner", ["papermill", "direct"])
 def test_every_run_of_a_sweep_draws_its_curves(dry, runner):
     """Dry, where the packages need not be: the commands may run elsewhere."""
-    code, lines, err = dry("--seed", 0, 1, "--runner", runner, "--log", "tensorboard,wandb")
+    code, lines, err = dry("--seed", 0, 1, "--runner", runner, "--charts", "tensorboard,wandb")
     flag = ["-p", "charts"] if runner == "papermill" else ["--charts"]
     assert code == 0 and len(lines) == 2, err
     for line in lines:
@@ -237,7 +235,6 @@ def test_the_stored_notebook_takes_every_option(root):
 
 BAD = [
     (["--rule", "revue"], "unknown rule 'revue'"),
-    (["--order", "fast"], "unknown order 'fast'"),
     (["--hours", "nan"], "hours must be a finite number > 0"),
     (["--measured", "x.json"], "--measured needs --hours"),
     (["--hours", "1", "--measured", "x.json"], "cannot read x.json"),
@@ -256,7 +253,7 @@ BAD = [
     (["--micro-batch", "0"], "micro-batch must be"),
     (["--parallel", "pipeline", "--runner", "direct"], "unknown parallel strategy 'pipeline'"),
     (["--save-every", "0"], "save-every must be"),
-    (["--log", "tensorbord"], "unknown logger 'tensorbord': did you mean tensorboard"),
+    (["--charts", "tensorbord"], "unknown logger 'tensorbord': did you mean tensorboard"),
     (["--address", "auto"], "needs --engine ray"),
 ]
 # of the machine that runs them

@@ -62,10 +62,8 @@ def run_curve(
 def norm_curve(ax: Axes, norms: Sequence[Mapping], clip: float) -> Axes:
     """Norm of the gradients along a run, before clipping, and the norm that they are clipped to.
 
-    norms: curves of `rrbook.reports.Ended.norms`; without one the axes say so.
+    norms: curves of `rrbook.reports.Ended.norms`, one at least.
     """
-    if not norms:
-        return says(ax, "this run was recorded without gradient norms")
     for curve in norms:
         shown = style_of(curve["rule"])
         x, y = curve["steps"], finite(curve["loss"], "the gradient norm")

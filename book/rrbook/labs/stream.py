@@ -17,15 +17,9 @@ SHAPE = (1024, 128)  # pieces in the vocabulary, tokens in a window: the chapter
 
 
 def windows(model: Model) -> tuple[torch.Tensor, torch.Tensor]:
-    """ids and targets: the chapter's two windows of held-out fables, or random ones that fit."""
-    if (model.config.vocab_size, model.config.seq_len) == SHAPE:
-        valid = open_corpus("fables", log=lambda line: None).valid
-        x, y = batches.gather(valid, np.array([0, 1000]), SHAPE[1])
-    else:
-        length = min(32, model.config.seq_len - 1)
-        source = torch.Generator().manual_seed(0)
-        ids = torch.randint(model.config.vocab_size, (4, length + 1), generator=source)
-        x, y = ids[:, :-1], ids[:, 1:]
+    """ids and targets: the chapter's two windows of held-out fables."""
+    valid = open_corpus("fables", log=lambda line: None).valid
+    x, y = batches.gather(valid, np.array([0, 1000]), SHAPE[1])
     return x.to(model.token.weight.device), y.to(model.token.weight.device)
 
 
@@ -37,13 +31,11 @@ def stream_and_gradient(model: Model) -> tuple[list[float], list[float]]:
     return norms, probes.gradient_by_depth(model, x, y)
 
 
-def lab_stream(model: Model | None = None) -> Lab:
+def lab_stream() -> Lab:
     """Lab: rms of the stream and gradient by depth, of a real model at initialisation.
 
-    The chapter's network of width 128 is made anew for each setting. `model`, if given (yours,
-    trained or not), is measured once and drawn beside it.
+    The chapter's network of width 128 is made anew for each setting.
     """
-    yours = None if model is None else stream_and_gradient(model)
 
     def draw(sublayers: int, rule: str) -> Drawn:
         shape = {"vocab_size": SHAPE[0], "seq_len": SHAPE[1]}
@@ -53,9 +45,6 @@ def lab_stream(model: Model | None = None) -> Lab:
         plain = stream_and_gradient(small_model("standard", sublayers // 2, 128, **shape))
         figures.stream_norms(left, range(len(norms)), {"standard": plain[0], rule: norms})
         figures.gradient_by_depth(right, range(len(slopes)), {"standard": plain[1], rule: slopes})
-        if yours is not None:
-            figures.stream_norms(left, range(len(yours[0])), {"yours": yours[0]})
-            figures.gradient_by_depth(right, range(len(yours[1])), {"yours": yours[1]})
         dead = sum(slope == 0 for slope in slopes)
         return figure, (
             f"{rule}, {sublayers} sublayers, at initialisation: the stream’s rms goes from "

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rr import DATA
 from rr.errors import RRError
-from rr.model.sizes import SHAPE, parse_rung
+from rr.model.sizes import canonical_rung
 from rr.residual import allow_rule, as_allowed, canonical
 from rr.specs import Run
 from rrstudy.command_line import options, words
@@ -99,7 +99,7 @@ def survey(
             "data/measured"
         )
     rules = [_arm(words) for words in rules]
-    rungs = [_rung(words) for words in rungs]
+    rungs = [canonical_rung(words) for words in rungs]
     recorded = path.resolve().is_relative_to(DATA.resolve())
     if study:
         rows, runs = published()
@@ -191,14 +191,6 @@ def _unread(here: Survey) -> list[str]:
         except RRError as error:  # here no rule can be allowed
             notes.append(str(error).partition(", then allow it")[0])
     return notes
-
-
-def _rung(words: str) -> str:
-    """A rung of the plan as runs name it, its options in one order; RRError if unknown."""
-    _, shape = parse_rung(words)
-    options = ",".join(f"{key}={shape[key]}" for key in SHAPE if key in shape)
-    name = words.partition(":")[0]
-    return f"{name}:{options}" if options else name
 
 
 def _arm(words: str) -> str:

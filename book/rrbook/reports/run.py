@@ -92,7 +92,9 @@ def train_in_parts(
                 raise
         texts.append((step, text(folder, words, device)))
     folder = _trained(run, out, options)
-    return folder, [*texts, (run.recipe.steps, text(folder, words, device))]
+    ended = io.read_sealed(folder / "result.json")["tokens"]
+    last = ended // (run.recipe.batch * run.model.seq_len)  # fewer steps where it diverged
+    return folder, [*texts, (last, text(folder, words, device))]
 
 
 def _place(out: str, tier: str) -> str:
@@ -322,7 +324,6 @@ def cost(ended: Ended) -> list[tuple[str, str]]:
     steps = run.recipe.segments[-1].end
     tokens = result["tokens"] if ended.diverged else steps * window
     flops, seconds = costs.flops_per_token(run.model), result["seconds"]
-    peak = result.get("peak_bytes")
     return [
         ("parameters", f"{result['params']:,}"),
         ("of them in the residual rule", f"{costs.rule_params(run.model):,}"),
@@ -332,7 +333,6 @@ def cost(ended: Ended) -> list[tuple[str, str]]:
         ("matmul FLOPs per token", f"{flops:,}"),
         ("matmul FLOPs in total", f"{flops * tokens:.3e}"),
         ("FLOPs per second", f"{flops * tokens / seconds:.3e}" if seconds else "unknown"),
-        ("peak memory", f"{peak / 2**30:.2f} GiB" if peak else "not recorded"),
     ]
 
 
