@@ -54,9 +54,8 @@ def get_or_create(
     """The folder and metadata of the entry of `kind` for `key`, made if it is missing or corrupt.
 
     key: plain values that determine the content. create: writes its files into the empty folder
-    that it is given, and returns further metadata. Raises RRError where the cache cannot be
-    written, which an OSError of `create` counts as; whatever else it raises passes through. Nothing
-    is left behind.
+    that it is given, and returns further metadata. Raises RRError where the cache cannot be written
+    (an OSError of `create` counts as this); whatever else it raises passes through.
     """
     folder = entry_path(kind, key, cache)
     card, _ = check_entry(folder)

@@ -180,7 +180,6 @@ def _tokenise(
     folder: Path,
     log: Callable[[str], None],
 ) -> dict:
-    """Write train.bin and valid.bin; nothing further is known of the entry."""
     if split == "tokens" and origin.valid is None:
         whole = folder / "whole.bin"
         _write(vocabulary, origin.train(), whole, origin.name, log)
@@ -191,8 +190,8 @@ def _tokenise(
         whole.unlink()
     else:
         for part in ("train", "valid"):
-            path, what = folder / f"{part}.bin", f"{origin.name} ({part})"
-            _write(vocabulary, parts.documents(part), path, what, log)
+            path = folder / f"{part}.bin"
+            _write(vocabulary, parts.documents(part), path, f"{origin.name} ({part})", log)
     for part in ("train", "valid"):
         if not (folder / f"{part}.bin").stat().st_size:
             raise RRError(f"corpus {origin.name} is too short to split: its {part} part is empty")

@@ -62,11 +62,10 @@ def initialise(model: Model, seed: int, shared: bool = True) -> Model:
             (mlp.down, layer.mlp_rule, {"down": model.config.d_model}),
         ):
             stds = [
-                torch.full((rows, 1), std, device="cpu")
+                [rule.init_std(rule.site, part, rows, linear.in_features)] * rows
                 for part, rows in parts.items()
-                for std in [rule.init_std(rule.site, part, rows, linear.in_features)]
             ]
-            normal(linear.weight, torch.cat(stds))
+            normal(linear.weight, torch.tensor(sum(stds, []), device="cpu")[:, None])
             if linear.bias is not None:
                 nn.init.zeros_(linear.bias)
         for rule in (*layer.rules, attn.rule):

@@ -395,9 +395,8 @@ class Model(nn.Module):
             else:
                 if top_k is not None:
                     best = logits.topk(min(top_k, logits.shape[-1]))
-                    logits = torch.full_like(logits, -torch.inf).scatter(
-                        -1, best.indices, best.values
-                    )
+                    none = torch.full_like(logits, -torch.inf)
+                    logits = none.scatter(-1, best.indices, best.values)
                 p = (logits / temperature).softmax(-1).cpu()
                 choice = torch.multinomial(p, 1, generator=generator).to(idx.device)
             idx = torch.cat([idx, choice], 1)
@@ -409,10 +408,9 @@ class Model(nn.Module):
 def at_loops(model: Model, loops: int, keep_scale: bool = False) -> Model:
     """A copy of `model` with the same weights whose stack is passed `loops` times.
 
-    loops: N, passes of the copy. keep_scale: a rule whose scale depends on N (`scaled`, `deepnorm`,
-    `keel`) takes the scale of the new N; with True it keeps the one that it was trained at. Raises
-    RRError where parameters belong to one number of passes: rules that mix fixed depths, and
-    per_pass=1.
+    loops: N, passes of the copy. keep_scale: where a rule's scale depends on N (`scaled`, `keel`
+    …) it is that of the new N; with True the one that it was trained at. Raises RRError where
+    parameters belong to one number of passes: rules that mix fixed depths, and per_pass=1.
 
     Example:
         >>> import rr

@@ -224,9 +224,8 @@ class Residuals(nn.Module):
 
         def normal(tensor: Tensor, std: float) -> None:
             source = keyed(seed, names[id(tensor)])
-            shape = tensor.shape
-            drawn = torch.randn(shape, generator=source, dtype=torch.float32, device="cpu")
-            tensor.copy_(drawn * std)
+            options = {"generator": source, "dtype": torch.float32, "device": "cpu"}
+            tensor.copy_(torch.randn(tensor.shape, **options) * std)
 
         for module in self.modules():
             if isinstance(module, Described):

@@ -180,17 +180,12 @@ def prepare_device(device: torch.device, threads: int | None) -> int:
     if device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # repeatable
         if GPU_SHARE in os.environ:  # other jobs of a sweep need the rest
-            share = float(os.environ[GPU_SHARE])
-            torch.cuda.set_per_process_memory_fraction(share, device.index)  # None: the current
+            torch.cuda.set_per_process_memory_fraction(float(os.environ[GPU_SHARE]), device.index)
     return set_threads(threads)
 
 
 def let_go(device: torch.device) -> None:
-    """Free what nothing reaches any more, before the next run looks for room on the device.
-
-    A trained model lies in reference cycles (a compiled layer holds itself), and torch keeps the
-    memory of freed tensors on a GPU.
-    """
+    """Free what nothing reaches: a trained model lies in cycles, and torch keeps a GPU's memory."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()

@@ -129,15 +129,12 @@ def add_batch(
 
 
 def _in_parts_that_fit(model: Model, x: Tensor) -> Tensor:
-    """The head's input, in halves where memory runs out; not of a sharded model.
-
-    Its every call is one of all processes, and the others do not know of this one's halves.
-    """
-    sharded = hasattr(model, "set_requires_gradient_sync")
+    """The head's input, in halves where memory runs out."""
+    whole = len(x) == 1 or hasattr(model, "set_requires_gradient_sync")  # shards: all call alike
     try:
         return model.hidden(x)
     except (RuntimeError, MemoryError) as error:
-        if not out_of_memory(error) or len(x) == 1 or sharded:
+        if not out_of_memory(error) or whole:
             raise
     # Outside the except block, where the error no longer holds on to the activations.
     torch.cuda.empty_cache()

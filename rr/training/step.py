@@ -172,11 +172,9 @@ class OptimizerStep:
         """Restore a `state`; learning rates stay as they are, for `set_rate` to set."""
         rates = [group["lr"] for group in self.optimizer.param_groups]
         self.world.load_model(self.model, state["model"])
-        # What is used where it lies, in a file that is dropped: all on a CPU, on a GPU the counts.
-        saved = state["optimizer"]
-        if self.device.type == "cpu":
-            saved = copy.deepcopy(saved)
-        for values in saved["state"].values():
+        saved = state["optimizer"]  # a CPU would use it where it lies: in a file that is dropped
+        saved = copy.deepcopy(saved) if self.device.type == "cpu" else saved
+        for values in saved["state"].values():  # these lie on the CPU in any case
             values.update({name: x.clone() for name, x in values.items() if name == "step"})
         self.world.load_optimizer(self.optimizer, saved)
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):

@@ -86,9 +86,8 @@ def train(
         if world.agree(lambda: finished(folder)) is not None:  # by the process that held the lock
             return folder
         with _errors_in_one_line(folder, progress):
-            Training(Context(run, folder, tokens, request, world, progress.say), progress).go(
-                stop_after
-            )
+            context = Context(run, folder, tokens, request, world, progress.say)
+            Training(context, progress).go(stop_after)
     let_go(world.device)
     return folder
 
