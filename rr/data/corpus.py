@@ -131,11 +131,11 @@ def open_corpus(
     vocabulary = open_vocabulary(chosen, origin.identity, training_text, cache, log)
 
     def make(folder: Path) -> dict:
-        metadata = _tokenise(origin, parts, vocabulary, split, folder, log)
+        _tokenise(origin, parts, vocabulary, split, folder, log)
         origin.check()  # of these bytes, or no entry
         if tokenizer_identity(chosen, origin.identity) != known["tokenizer"]:
             raise RRError(f"tokenizer {chosen} changed while it was read: start again")
-        return metadata
+        return {}
 
     folder, card = store.get_or_create("tokens", key, make, cache, log)
     maps = {p: np.memmap(folder / f"{p}.bin", vocabulary.dtype, "r") for p in ("train", "valid")}
@@ -179,7 +179,7 @@ def _tokenise(
     split: str,
     folder: Path,
     log: Callable[[str], None],
-) -> dict:
+) -> None:
     if split == "tokens" and origin.valid is None:
         whole = folder / "whole.bin"
         _write(vocabulary, origin.train(), whole, origin.name, log)
@@ -198,7 +198,6 @@ def _tokenise(
     for name, changed in origin.changes.items():
         for what, count in changed.items():
             log(f"{name}: {what}: {count:,}")
-    return {}
 
 
 def _write(

@@ -394,9 +394,8 @@ class Model(nn.Module):
                 choice = logits.argmax(-1, keepdim=True)
             else:
                 if top_k is not None:
-                    best = logits.topk(min(top_k, logits.shape[-1]))
-                    none = torch.full_like(logits, -torch.inf)
-                    logits = none.scatter(-1, best.indices, best.values)
+                    best, at = logits.topk(min(top_k, logits.shape[-1]))
+                    logits = torch.full_like(logits, -torch.inf).scatter(-1, at, best)
                 p = (logits / temperature).softmax(-1).cpu()
                 choice = torch.multinomial(p, 1, generator=generator).to(idx.device)
             idx = torch.cat([idx, choice], 1)

@@ -88,6 +88,7 @@ def train(
         with _errors_in_one_line(folder, progress):
             context = Context(run, folder, tokens, request, world, progress.say)
             Training(context, progress).go(stop_after)
+            del context  # which holds the tokens
     let_go(world.device)
     return folder
 

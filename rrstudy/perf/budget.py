@@ -37,7 +37,7 @@ from rrstudy.perf.ladder import group
 
 from . import rates
 from .gpus import GPUSpec, find, gpu
-from .rates import MFU, SHARE, Bench, chosen_gpu, mfu_range, precision, read_bench
+from .rates import MFU, SHARE, Bench, chosen_gpu, computed, mfu_range, precision, read_bench
 
 # Assumed, in seconds of each run, least and most.
 START = (20, 90)  # Python, torch and the GPU start; tokens are read; the model is made
@@ -357,7 +357,7 @@ def notes(
         shares = "".join(
             f", of which {name} has {'half' if low == high else '1/16 to 1/2'}"
             for name, (low, high) in SHARE.items()
-            if low < 1 and any(row["precision"] == name for row in guessed)
+            if low < 1 and any(computed(row["precision"], card) == name for row in guessed)
         )
         low, high = mfu or MFU
         lines.append(

@@ -119,10 +119,9 @@ def precision(run: Run, card: GPUSpec) -> str:
     return "fp16" if asked == "bf16" and not card.bf16 else asked
 
 
-def _share(run: Run, card: GPUSpec) -> tuple[float, float]:
-    """The share of the card's 16-bit peak; products in TF32 are fp32 where it has none."""
-    name = precision(run, card)
-    return SHARE["fp32" if name == "tf32" and not card.bf16 else name]
+def computed(precision: str, card: GPUSpec) -> str:
+    """The precision of products asked for in this one: TF32 is fp32 on a card without."""
+    return "fp32" if precision == "tf32" and not card.bf16 else precision
 
 
 # -- measured -----------------------------------------------------------------------------------
@@ -228,6 +227,9 @@ def scaled(run: Run, card: GPUSpec, source: Source) -> Rate | None:
 
     The rung itself, else the nearest smaller and the nearest larger one, by parameters.
     """
+    name = precision(run, card)
+    if computed(name, card) != computed(name, source.card):
+        return None
     rows = [row for row in _usable(run, card, source.rows) if "params" in row]
     own, sizes = count(run.model), {row["rung"]: row["params"] for row in rows}
     below = [name for name in sizes if sizes[name] <= own]
@@ -247,7 +249,7 @@ def scaled(run: Run, card: GPUSpec, source: Source) -> Rate | None:
     factors = [peaks, 1.0]
     if card.bandwidth and source.card.bandwidth:
         factors.append(card.bandwidth / source.card.bandwidth)
-    likely = MFU[1] * _share(run, card)[1] * card.flops
+    likely = MFU[1] * SHARE[computed(precision(run, card), card)][1] * card.flops
     most = min(high * max(factors), max(likely, high * peaks))
     return Rate(low * min(factors), most, scaled=words)
 
@@ -265,5 +267,5 @@ def rate(run: Run, card: GPUSpec, mfu: tuple[float, float] | None, known: Sequen
             if result := scaled(run, card, source):
                 return result
     lo, hi = mfu or MFU
-    low, high = _share(run, card)
+    low, high = SHARE[computed(precision(run, card), card)]
     return Rate(card.flops * low * lo, card.flops * high * hi)

@@ -42,6 +42,7 @@ def test_jobs_share_the_memory_and_one_may_take_all(tmp_path, monkeypatch, jobs,
 
 
 def test_torchrun_gives_its_processes_as_long_to_save_as_the_sweep_gives_it(tmp_path):
+    """From 2.12 on it reads the variable."""
     code, log = "import os; print(os.environ['TORCH_ELASTIC_SHUTDOWN_TIMEOUT'])", tmp_path / "log"
     told = output(Local(1, 1, 1, "cpu").start(["-c", code], log, {}), log)
     assert 30 < int(told) < GRACE

@@ -62,8 +62,10 @@ def run_curve(
 def norm_curve(ax: Axes, norms: Sequence[Mapping], clip: float) -> Axes:
     """Norm of the gradients along a run, before clipping, and the norm that they are clipped to.
 
-    norms: curves of `rrbook.reports.Ended.norms`, one at least.
+    norms: curves of `rrbook.reports.Ended.norms`; without one the axes say so.
     """
+    if not norms:
+        return says(ax, "no finite norm was logged")
     for curve in norms:
         shown = style_of(curve["rule"])
         x, y = curve["steps"], finite(curve["loss"], "the gradient norm")
