@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import stat
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,12 @@ def checked_file(path: Path, limit: int) -> Path:
 def file_bytes(path: Path, limit: int = LARGEST_JSON) -> bytes:
     """The content of an untrusted file; raises as `checked_file` does."""
     return checked_file(path, limit).read_bytes()
+
+
+def tell(text: str, end: str = "\n") -> None:
+    """Print on stderr at once. A terminal or a pipe that has gone ends nothing."""
+    with contextlib.suppress(OSError):
+        print(text, end=end, file=sys.stderr, flush=True)
 
 
 def canonical_json(value: Any) -> str:

@@ -19,7 +19,8 @@ MINUTES = 12.0  # between two copies to Drive
 KEPT = Path("/content/drive/MyDrive/rr-runs")
 RUNS = Path("/content/runs")
 COMMAND = ["train", "--rung", "60M", "--rule", "review", "--corpus", "tinystories", "--seed", "0"]
-NEWEST = "--budgets" not in COMMAND  # a decay branch goes back to an older checkpoint
+# A decay branch goes back to an older checkpoint.
+NEWEST = not any(word.startswith("--budgets") for word in COMMAND)
 
 
 def whole(runs: Path, newest: bool) -> set[Path]:
@@ -84,8 +85,11 @@ def attempt(work, *args) -> bool:
     except OSError as error:
         again = "" if ended.is_set() else f"; the next try is in {MINUTES:g} minutes"
         print(f"Drive: {error}{again}", flush=True)
-    total, taken, _ = shutil.disk_usage(KEPT)
-    ours = sum(path.stat().st_size for path in KEPT.rglob("*") if path.is_file())
+    try:
+        total, taken, _ = shutil.disk_usage(KEPT)
+        ours = sum(path.stat().st_size for path in KEPT.rglob("*") if path.is_file())
+    except OSError:  # it is gone for now, as the line above says
+        return False
     print(
         f"Drive: {taken / 1e9:.1f} of {total / 1e9:.1f} GB used, {ours / 1e9:.1f} GB by these runs",
         flush=True,

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..errors import Interrupted, RRError
+from ..io import tell
 
 # How the characters of our own messages are written where an encoding lacks them.
 PLAIN = {
@@ -69,7 +70,7 @@ def print_columns(rows: Sequence[tuple], align: str = "") -> None:
 
 def log(line: str) -> None:
     """Print a line on stderr at once."""
-    print(line, file=sys.stderr, flush=True)
+    tell(line)
 
 
 @contextlib.contextmanager

@@ -228,11 +228,7 @@ class Context:
         """The settings of a new run: what was asked for, else what fits, which is logged."""
         run, device, world, log = self.run, self.device, self.world, self.log
         threads = prepare_device(device, request.threads)
-        wanted = run.recipe.precision
-        precision = resolve_precision(device, wanted)
-        if precision != wanted:
-            scaled = " with loss scaling" if precision == "fp16" else ""
-            log(f"{device_name(device)} has no {wanted}: using {precision}{scaled}")
+        precision = self._precision(run.recipe.precision)
         first, reason = backend.of_run(request.backend, device, run, world, log)
         micro_batch, name = memory_fit.choose(
             run, device, request.micro_batch, request.backend, first, world, log
@@ -240,6 +236,14 @@ class Context:
         if name != first:
             reason = f"backend {first} does not fit the memory"
         return Settings(threads, name, precision, micro_batch, reason)
+
+    def _precision(self, wanted: str) -> str:
+        """The precision that the device has in place of the wanted one, which is logged."""
+        precision = resolve_precision(self.device, wanted)
+        if precision != wanted:
+            scaled = " with loss scaling" if precision == "fp16" else ""
+            self.log(f"{device_name(self.device)} has no {wanted}: using {precision}{scaled}")
+        return precision
 
     def _kept(self, recorded: dict) -> Settings:
         """The recorded settings, checked against this machine; chosen anew on another kind of it.
@@ -263,7 +267,7 @@ class Context:
         settings = Settings(
             threads,
             recorded["code_path"],
-            recorded["precision"],
+            self._precision(recorded["precision"]),
             min(micro_batch, request.micro_batch or micro_batch),
             recorded.get("code_path_reason", "not recorded"),
         )
@@ -287,6 +291,8 @@ class Context:
         processes = recorded.get("processes", 1)
         if (processes, recorded.get("parallel")) != (world.size, world.strategy):
             changes.append(f"by {processes} processes and resumes with {world.size}")
+        if (was := recorded["precision"]) != (now := settings.precision):
+            changes.append(f"in {was} and resumes in {now}")
         if (was := recorded["micro_batch"]) != (now := settings.micro_batch):
             changes.append(f"with a micro-batch of {was} and resumes with one of {now}")
         for change in changes:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TextIO
 
 from ..errors import Interrupted
+from ..io import tell
 from ..specs import Run
 
 WINDOW = 10.0  # seconds over which a speed is measured
@@ -30,13 +31,13 @@ class Progress:
         if self.log is not None:
             self.log(line)
             return
-        print(("\r" if self.width else "") + line.ljust(self.width), file=sys.stderr, flush=True)
+        tell(("\r" if self.width else "") + line.ljust(self.width))
         self.width = 0
 
     def close(self) -> None:
         """End the updating line, so that the next output starts on a new one."""
         if self.width:
-            print(file=sys.stderr, flush=True)
+            tell("")
             self.width = 0
 
     def step(self, run: Run, step: int, total: int, loss: float | None) -> None:
@@ -71,9 +72,7 @@ class Progress:
         if self.tty:
             if not last:  # a moving line that wraps cannot move back
                 text = text[: _columns(sys.stderr) - 1]
-            print(
-                "\r" + text.ljust(self.width), end="\n" if last else "", file=sys.stderr, flush=True
-            )
+            tell("\r" + text.ljust(self.width), end="\n" if last else "")
             self.width = 0 if last else len(text)
         else:
             self.say(text)
@@ -88,7 +87,7 @@ def _columns(stream: TextIO) -> int:
 
 
 class Stop:
-    """Turns SIGTERM and Ctrl-C into a request that the training loop honours after its step.
+    """Turns SIGTERM, Ctrl-C and a closed terminal into a request: stop after this step.
 
     With `at_once` set, the next signal raises Interrupted where it arrives.
     """
@@ -105,8 +104,10 @@ class Stop:
         # Handlers can only be set in the main thread; other threads keep the process's own.
         self.before = {}
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                self.before[number] = signal.signal(number, self._ask)
+            for name in ("SIGTERM", "SIGINT", "SIGHUP"):  # Windows has no third
+                number = getattr(signal, name, signal.SIGTERM)
+                if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
+                    self.before.setdefault(number, signal.signal(number, self._ask))
         return self
 
     def __exit__(self, *error) -> None:

@@ -179,5 +179,5 @@ class OptimizerStep:
         self.world.load_optimizer(self.optimizer, saved)
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
-        if self.scaler.is_enabled():
+        if self.scaler.is_enabled() and state["scaler"]:  # empty: it ran in another precision
             self.scaler.load_state_dict(state["scaler"])

@@ -417,6 +417,8 @@ class Training:
             )
             if not self.request.keep_checkpoints:
                 self.checkpoints.write_weights()
+            curve = provenance.curve_bytes(self.history)  # synced, as the result that names it is
+            io.write_atomic(self.folder / "metrics.jsonl", curve)
             io.write_record(self.folder / "result.json", record)
             if not self.request.keep_checkpoints:
                 self.checkpoints.drop_steps()

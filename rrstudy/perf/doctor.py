@@ -6,12 +6,13 @@ two real steps of the largest run, evaluates, saves and reads what it saved.
 """
 
 import contextlib
+import os
 import platform
 import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -164,8 +165,19 @@ def _kernel(shape: ModelConfig, precision: str) -> str:
     return "math"
 
 
+def on_disk(runs: Iterable[Run], out: Path) -> int:
+    """Bytes that the runs have in `out` already, from an earlier start."""
+    held = 0
+    for run in runs:
+        for top, _, names in os.walk(out / run.id):
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):  # another process trains it
+                    held += os.path.getsize(os.path.join(top, name))
+    return held
+
+
 def _disk(runs: Sequence[Run], out: Path, stay: int) -> Check:
-    need = disk_of(runs, stay=stay)
+    need = max(0, disk_of(runs, stay=stay) - on_disk(runs, out))
     place = next(path for path in (out.resolve(), *out.resolve().parents) if path.exists())
     free = shutil.disk_usage(place).free
     words = f"{need / 1e9:.3g} GB needed for {len(runs)} runs, {free / 1e9:.3g} GB free in {place}"

@@ -45,8 +45,11 @@ class Hours:
         return self.clock() >= self.end
 
     def note(self, cell: Cell, seconds: float, share: float) -> None:
-        """Record a finished cell: `share` of its training took `seconds`, start-up included."""
-        if share > 0:
+        """Record a finished cell: `share` of its training took `seconds`, start-up included.
+
+        Less than half of a cell tells of its start-up and evaluation rather than of its steps.
+        """
+        if share >= 0.5:
             self.finished.append((cell, seconds / (share * cell.flops)))
 
     def seconds(self, cell: Cell) -> float | None:

@@ -19,7 +19,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-GRACE = 60.0  # seconds between asking a process to save and ending it
+GRACE = 600.0  # seconds between asking a process to save and ending it; 12 GB on a slow disk
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 _PR_SET_PDEATHSIG = 1
 

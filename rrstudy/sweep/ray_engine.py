@@ -172,6 +172,8 @@ def _run(argv: list[str], log: str, env: dict[str, str], folder: str) -> int:
     """In a worker: run the cell's process, and return its exit code."""
     if os.path.isdir(folder):
         os.chdir(folder)  # relative paths on the command line are relative to it
+    if not (out := Path(log).parents[1]).is_dir():
+        raise FileNotFoundError(f"{out} is not there on this node: share the folder of runs")
     process = Process(argv, Path(log), env)
     while True:
         try:

@@ -5,6 +5,7 @@ import errno
 import os
 import re
 import shutil
+import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,12 +23,13 @@ from rrstudy.perf.ladder import group
 from .command import Runner
 from .grid import Cell
 from .hours import Hours
+from .process import GRACE
 from .view import View, taken
 
 RETRIES = 3  # of a cell that crashes without having saved a new checkpoint
 TICK = 0.1  # seconds between two checks of our own processes
 LOOK = 1.0  # seconds between two checks of what other sweeps have done
-LEAVE = 75.0  # seconds that a stopped sweep waits for its processes to save
+LEAVE = GRACE + 15  # seconds that a stopped sweep waits for its processes to save
 WITHOUT = (
     "ended well, but not with this run's result: its rule or its text has changed since the sweep "
     "was planned; start the sweep again"
@@ -301,7 +303,9 @@ class Schedule:
                 state.attempt.stop()
         while any(state.attempt is not None for state in self.states):
             for state in self.states:
-                if state.attempt is not None and state.attempt.poll() is not None:
+                if state.attempt is not None and (code := state.attempt.poll()) is not None:
+                    if code == -signal.SIGKILL:
+                        self.view.say(f"{state.cell.id} ({state.cell.name}) did not save in time")
                     state.attempt = None
                 elif state.attempt is not None and time.monotonic() > until:
                     state.attempt.kill()

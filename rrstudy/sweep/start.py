@@ -1,7 +1,5 @@
 """A sweep from its plan to its last cell."""
 
-import contextlib
-import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -160,13 +158,8 @@ def _room_on_disk(left: Sequence[Cell], out: Path, at_once: int, stay: int) -> s
 
     What they have there already, from an earlier sweep, they need not find free.
     """
-    held = 0
-    for cell in left:
-        for top, _, names in os.walk(out / cell.id):
-            for name in names:
-                with contextlib.suppress(FileNotFoundError):  # another sweep trains it
-                    held += os.path.getsize(os.path.join(top, name))
-    need = max(0, disk_of([cell.run for cell in left], at_once, stay) - held)
+    runs = [cell.run for cell in left]
+    need = max(0, disk_of(runs, at_once, stay) - doctor.on_disk(runs, out))
     place = next(path for path in (out.resolve(), *out.resolve().parents) if path.exists())
     free = shutil.disk_usage(place).free
     words = f"disk: {len(left)} runs need {need / 1e9:.2g} GB at most, {free / 1e9:.2g} GB are free"

@@ -50,6 +50,15 @@ def test_each_fault_says_what_to_do(runs, tmp_path, monkeypatch):
     assert "two steps" not in checks, "nothing is tried where a run would fail for another reason"
 
 
+def test_what_lies_there_already_need_not_be_free(runs, tmp_path, monkeypatch):
+    need = doctor.disk_of(runs, stay=0)
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: SimpleNamespace(free=need - 100))
+    assert doctor._disk(runs, tmp_path, 0).stops
+    (tmp_path / runs[0].id / "checkpoint").mkdir(parents=True)
+    (tmp_path / runs[0].id / "checkpoint" / "state.pt").write_bytes(bytes(100))
+    assert not doctor._disk(runs, tmp_path, 0).stops
+
+
 def test_a_step_that_fails_stops_a_sweep(runs, tmp_path, monkeypatch):
     def out_of_memory(self, stop_after=None):
         raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate")

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -120,14 +121,19 @@ def test_the_sweeps_they_name_are_sweeps(name, capsys):
 
 
 def slurm(tmp_path: Path, task: int, tiny: list) -> tuple[list, dict]:
-    """The batch script's command and environment, with stand-ins for srun and scontrol."""
+    """The batch script's command and environment, with stand-ins for srun and scontrol.
+
+    Of three lines the second is a run, the third a notebook, as `rr sweep --dry-run` prints them.
+    """
     bin, work = tmp_path / "bin", tmp_path / "work"
     work.mkdir(exist_ok=True)
     tool(bin, "srun", 'exec "$@"')  # as srun, it hands every signal on
     tool(bin, "scontrol", f'echo "$@" >> {tmp_path}/asked')
     (tmp_path / "venv" / "bin").mkdir(parents=True, exist_ok=True)
     (tmp_path / "venv" / "bin" / "activate").touch()
-    (work / "cells.txt").write_text(f"rr no-such-verb\nrr train {' '.join(tiny)} --out runs\n")
+    (work / "cells.txt").write_text(
+        f"rr no-such-verb\nrr train {' '.join(tiny)} --out runs\nmkdir -p a && papermill b.ipynb\n"
+    )
     job = {"SLURM_SUBMIT_DIR": str(work), "SLURM_JOB_ID": "17", "SLURM_ARRAY_TASK_ID": str(task)}
     env = environment(bin, VENV=str(tmp_path / "venv"), **job)
     return ["bash", str(READY / "slurm.sbatch")], env
@@ -144,7 +150,9 @@ def test_a_slurm_task_that_is_stopped_saves_asks_again_and_goes_on(tmp_path, tin
     assert (tmp_path / "asked").read_text() == "requeue 17\n"  # no more turns
 
 
-@pytest.mark.parametrize("task, words", [(1, "invalid choice"), (3, "--array=1-2")])
+@pytest.mark.parametrize(
+    "task, words", [(1, "invalid choice"), (3, "--runner direct"), (4, "--array=1-3")]
+)
 def test_a_slurm_task_that_cannot_run_is_not_asked_for_again(tmp_path, tiny, task, words):
     done = answer(*slurm(tmp_path, task, tiny))
     assert done.returncode == 2 and words in done.stderr
@@ -317,6 +325,18 @@ def test_what_is_newer_here_is_not_replaced_by_the_copy(tmp_path, capsys):
     one.mirror(one.RUNS, one.KEPT, one.NEWEST)
     assert (one.KEPT / "id" / "metrics.jsonl").read_text() == "newer"
     assert [path.name for path in (one.KEPT / "id").iterdir()] == ["metrics.jsonl"]
+
+
+def test_a_drive_that_is_gone_for_a_while_ends_no_copying(tmp_path, monkeypatch, capsys):
+    def gone(path):
+        raise OSError(107, "Transport endpoint is not connected")
+
+    one = cell_of(tmp_path, "train", "--budgets=20,40")
+    assert not one.NEWEST
+    monkeypatch.setattr(shutil, "disk_usage", gone)
+    one.attempt.__globals__["ended"] = threading.Event()
+    assert one.attempt(lambda: gone("")) is False
+    assert "the next try is in" in capsys.readouterr().out
 
 
 def test_a_line_that_is_written_during_the_copy_comes_with_the_next(tmp_path, monkeypatch):

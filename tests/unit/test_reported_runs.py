@@ -24,7 +24,7 @@ from rr.errors import EXTRAS, RRError, RunFailed
 from rr.training.checkpoint import Checkpoints
 from rrstudy import cli
 from rrstudy.stats.records import read_record
-from rrstudy.sweep import notebook
+from rrstudy.sweep import notebook, ray_engine
 from rrstudy.sweep.process import Process
 from rrstudy.sweep.ray_engine import RayEngine
 
@@ -150,6 +150,13 @@ def test_cells_on_the_cpu_ask_a_cluster_for_no_gpu(monkeypatch, device, fraction
     assert engine.free_slots == cells
     assert ray.remote.return_value.options.call_args.kwargs["num_gpus"] == asks
     engine.close()
+
+
+def test_a_node_without_the_folder_of_runs_trains_nothing(tmp_path):
+    log = tmp_path / "elsewhere" / "runs" / ".logs" / "id.log"
+    with pytest.raises(FileNotFoundError, match="runs is not there on this node: share the folder"):
+        ray_engine._run(["-c", "raise SystemExit"], str(log), {}, str(tmp_path))
+    assert not (tmp_path / "elsewhere").exists()
 
 
 @pytest.fixture

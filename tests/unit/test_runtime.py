@@ -5,7 +5,9 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
+from io import StringIO
 from types import SimpleNamespace
 
 import numpy as np
@@ -213,7 +215,7 @@ def test_a_change_in_any_part_of_the_package_marks_the_commit(tmp_path, monkeypa
 
 
 def test_signals_ask_and_handlers_come_back():
-    before = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)}
+    before = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     for number in before:
         with progress.Stop() as stop:
             assert not stop.requested
@@ -225,6 +227,34 @@ def test_signals_ask_and_handlers_come_back():
                 os.kill(os.getpid(), number)
                 time.sleep(1)
     assert {n: signal.getsignal(n) for n in before} == before
+
+
+def test_a_closed_terminal_stops_no_run_that_was_started_to_outlive_it(monkeypatch):
+    """As by nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with progress.Stop() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not stop.requested
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_what_is_said_to_a_terminal_that_has_gone_is_lost_alone(monkeypatch):
+    class Gone(StringIO):
+        def isatty(self):
+            return True
+
+        def write(self, text):
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stderr", Gone())
+    shown = progress.Progress(None)
+    shown.move("half")
+    shown.say("a line")
+    shown.move("whole", last=True)
+    shown.close()
 
 
 RUN = SimpleNamespace(rung="nano", rule="review", seed=0, model=SimpleNamespace(seq_len=256),

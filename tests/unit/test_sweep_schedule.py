@@ -361,6 +361,14 @@ def test_half_done_is_half_the_time(play, clock, tmp_path):
     assert [hours.seconds(cell) for cell in plan] == [3600, 3600]  # of the whole cell
 
 
+def test_the_rest_of_a_cell_tells_nothing_of_a_whole_one(clock, plan):
+    hours = Hours(8, lambda run: 3600.0, clock)
+    hours.note(plan[0], 114, 0.02)  # its start and its evaluation, for the most part
+    assert hours.seconds(plan[0]) == 3600
+    hours.note(plan[0], 1000, 0.5)
+    assert hours.seconds(plan[0]) == pytest.approx(2000)
+
+
 def test_when_the_hours_are_over_what_runs_is_stopped(play, clock, plan):
     first = plan[0].id
 

@@ -366,6 +366,23 @@ def test_a_run_knows_its_own_device_and_tokens(
     assert result_of(folder)["status"] == "finished"
 
 
+def test_a_run_resumed_where_its_precision_is_missing_takes_what_a_new_run_would(
+    planned, tmp_path, cut_off, monkeypatch
+):
+    """From an A100 to a T4, here on a CPU: the checkpoint of bf16 knows no scale of a loss."""
+    monkeypatch.setattr(context, "resolve_precision", lambda device, wanted: wanted)
+    run, printed = planned(precision="bf16"), []
+    with cut_off(3):
+        train(run, tmp_path, save_every=1e-9)
+    monkeypatch.setattr(context, "resolve_precision", lambda device, wanted: "fp16")
+    folder = trainer.train(run, tmp_path, log=printed.append)
+    assert any("cpu has no bf16: using fp16 with loss scaling" in line for line in printed)
+    assert any("started in bf16 and resumes in fp16" in line for line in printed)
+    made_by = io.read_sealed(folder / "run.json")["provenance"]
+    assert (made_by["precision"], made_by["bit_exact"]) == ("fp16", False)
+    assert result_of(folder)["status"] == "finished"
+
+
 @pytest.mark.parametrize("name", ["processor", "cpu_kernels", "rr", "torch"])
 def test_a_run_resumed_on_another_cpu_or_version_says_that_its_bits_may_differ(
     planned, tmp_path, cut_off, name

@@ -82,7 +82,8 @@ def train_in_parts(
     words: tokens of each text at most.
     """
     out, texts, device = _place(out, tier), [], options.get("device", "")
-    for step in stops:
+    passed = max(Checkpoints(Path(out) / run.id, run.id).steps(), default=0)
+    for step in [step for step in stops if step > passed]:
         try:
             _trained(run, out, {**options, "stop_after": step})
             break  # it ended: it had passed this step before
