@@ -1,6 +1,7 @@
 """What `rr` raises for bad input and failed runs, and the checks and words of its messages."""
 
 import difflib
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -90,6 +91,15 @@ def check_number(name: str, value: Any, wanted: str, holds: Callable[[Any], bool
     """Raise RRError unless `value` is a number for which `holds` is true; `wanted` names those."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not holds(value):
         raise RRError(f"{name} must be {wanted}, got {value!r}")
+
+
+def number_of(variable: str, default: float | None = None) -> float:
+    """The number in an environment variable; RRError where it holds none."""
+    given = os.environ.get(variable, default)
+    try:
+        return float(given)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise RRError(f"{variable} must be a number, got {given!r}: unset it") from None
 
 
 def check_texts(spec: object, *names: str) -> None:

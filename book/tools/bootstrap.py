@@ -40,9 +40,13 @@ def shell(*command):
 
 missing = not all(map(importlib.util.find_spec, ("rr", "rrstudy", "rrbook")))
 if missing:
-    near = [f for f in (Path.cwd(), *Path.cwd().parents) if (f / "rr" / "__init__.py").exists()]
+    def ours(folder):
+        about = folder / "pyproject.toml"
+        return about.exists() and 'name = "review-residuals"' in about.read_text("utf-8")
+
+    near = [folder for folder in (Path.cwd(), *Path.cwd().parents) if ours(folder)]
     here = near[0] if near else Path("review-residuals").resolve()
-    if not (here / "pyproject.toml").exists():
+    if not ours(here):
         if not home:
             raise RuntimeError("rr is not installed, and this notebook does not name its project: "
                                "set `home` to the address of the repository that it is from")

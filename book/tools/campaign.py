@@ -16,7 +16,6 @@ again until nothing is missing. `--dry-run` prints the commands that are known s
 """
 
 import argparse
-import json
 import math
 import shlex
 import sys
@@ -30,6 +29,7 @@ from studies import Options, Study
 from studies_later import STUDIES
 
 from rr.errors import Interrupted, RRError, RunFailed
+from rr.training.run_folder import finished
 from rrbook.stats.rates import basin, before_cliff
 from rrstudy.sweep import Cell, Runner, cells, commands, sweep
 
@@ -74,12 +74,14 @@ class Campaign:
         return [self._loss(cell) for cell in plan]
 
     def _loss(self, cell: Cell) -> float | None:
-        path = self.out / cell.id / "result.json"
-        if not path.exists():
+        try:
+            result = finished(self.out / cell.id)
+        except RunFailed:  # a corrupt one, which the sweep has named
+            result = None
+        if result is None:
             self.missing += 1
             return None
-        loss = json.loads(path.read_text())["val_loss"]
-        return math.inf if loss is None else loss
+        return math.inf if result["val_loss"] is None else result["val_loss"]
 
     def study(self, study: Study) -> None:
         """Choose each arm's learning rate, then run the reported seeds, seed by seed.

@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import io
 from ..data import batches
-from ..data.corpus import Tokens, open_corpus
+from ..data.corpus import Tokens, identity, open_corpus
 from ..data.tokenizer import FILES
 from ..errors import CompiledWrong, RRError, RunFailed, positive
 from ..model.costs import count
@@ -80,18 +80,19 @@ class Settings:
 
 def tokens_of(run: Run, cache: str | Path | None, log: Log) -> Tokens:
     """The run's corpus, tokenised; RRError where it has changed since the run was planned."""
+    names = run.source.get("corpus", run.corpus), run.source.get("tokenizer")
+    # before anything is tokenised
+    if identity(*names) != {"corpus": run.corpus, "tokenizer": run.tokenizer}:
+        raise RRError(
+            f"{names[0]} or its tokenizer has changed since the run was planned: plan again"
+        )
     tokens = open_corpus(
-        run.source.get("corpus", run.corpus),
-        run.source.get("tokenizer"),
+        *names,
         split="tokens" if run.protocol == "paper" else "documents",
         min_tokens=run.model.seq_len + 2,
         cache=cache,
         log=log,
     )
-    if tokens.identity != {"corpus": run.corpus, "tokenizer": run.tokenizer}:
-        raise RRError(
-            f"{tokens.name} or its tokenizer has changed since the run was planned: plan again"
-        )
     if tokens.vocab_size != run.model.vocab_size:
         raise RRError(
             f"tokenizer {tokens.tokenizer_name} has {tokens.vocab_size} tokens, "

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from ..errors import RRError, nearest
+from ..errors import RRError, nearest, number_of
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 GPU_SHARE = "RR_GPU_SHARE"  # environment variable: share of a GPU's memory that a run may take
@@ -180,7 +180,7 @@ def prepare_device(device: torch.device, threads: int | None) -> int:
     if device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # repeatable
         if GPU_SHARE in os.environ:  # other jobs of a sweep need the rest
-            torch.cuda.set_per_process_memory_fraction(float(os.environ[GPU_SHARE]), device.index)
+            torch.cuda.set_per_process_memory_fraction(number_of(GPU_SHARE), device.index)
     return set_threads(threads)
 
 

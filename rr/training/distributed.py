@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from ..errors import RRError, nearest
+from ..errors import RRError, nearest, number_of
 
 STRATEGIES = ("ddp", "fsdp")
 TORCHRUN = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # set beside WORLD_SIZE
@@ -57,7 +57,7 @@ class World:
         """
         strategy = strategy or "ddp"
         check_strategy(strategy)
-        size = int(os.environ.get("WORLD_SIZE", 1))
+        size = int(number_of("WORLD_SIZE", 1))
         if size == 1:
             return cls(device=device)
         missing = [name for name in TORCHRUN if name not in os.environ]
@@ -67,8 +67,8 @@ class World:
                 "processes with torchrun, or unset WORLD_SIZE"
             )
         if device.type == "cuda":
-            device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        return cls(int(os.environ["RANK"]), size, strategy, device)
+            device = torch.device("cuda", int(number_of("LOCAL_RANK")))
+        return cls(int(number_of("RANK")), size, strategy, device)
 
     @contextlib.contextmanager
     def joined(self, log: Callable[[str], None] = print) -> Iterator["World"]:

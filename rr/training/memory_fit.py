@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from ..errors import RRError
+from ..errors import RRError, number_of
 from ..model.costs import count
 from ..specs import ModelConfig, Run
 from .backend import Backend, parse_backend
@@ -52,7 +52,7 @@ def free(device: torch.device) -> int | None:
     held = torch.cuda.memory_allocated(device)
     cached = torch.cuda.memory_reserved(device) - held
     unused, total = torch.cuda.mem_get_info(device)
-    share = int(float(os.environ.get(GPU_SHARE, 1)) * total)
+    share = int(number_of(GPU_SHARE, 1) * total)
     return max(0, min(unused + cached, share - held))
 
 
@@ -63,7 +63,7 @@ def free_ram(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) 
     """
     rooms = list(_group_room(proc, groups))
     if RAM_LIMIT in os.environ:
-        rooms.append(int(os.environ[RAM_LIMIT]))
+        rooms.append(int(number_of(RAM_LIMIT)))
     try:
         lines = (line.split() for line in (proc / "meminfo").read_text().splitlines())
         rooms.append(next(1024 * int(line[1]) for line in lines if line[0] == "MemAvailable:"))

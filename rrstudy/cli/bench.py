@@ -1,7 +1,7 @@
 """`rr bench`: time, throughput and memory of a training step."""
 
 from rr.cli.options import pick
-from rr.cli.output import add_json, log, print_columns, print_json
+from rr.cli.output import add_json, locate_errors, log, print_columns, print_json
 
 
 def add_arguments(parser) -> None:
@@ -44,6 +44,11 @@ def add_arguments(parser) -> None:
 
 
 def run(args) -> None:
+    with locate_errors(*args.rule, *args.values):
+        _run(args)
+
+
+def _run(args) -> None:
     from rrstudy.perf.benchmark import bench, table
     from rrstudy.perf.benchmark_case import arm
 

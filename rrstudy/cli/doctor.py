@@ -1,7 +1,7 @@
 """`rr doctor`: what this machine lacks for a sweep, before anything is paid for."""
 
 from rr.cli.options import add_machine, add_run, machine, pick
-from rr.cli.output import add_json, log, print_json
+from rr.cli.output import add_json, locate_errors, log, print_json
 from rr.errors import RunFailed
 from rr.options import Request
 from rr.specs import RUN_OPTIONS
@@ -20,6 +20,11 @@ def add_arguments(parser) -> None:
 
 
 def run(args) -> None:
+    with locate_errors(*(args.rule or ()), *(args.values or ())):
+        _run(args)
+
+
+def _run(args) -> None:
     from dataclasses import asdict
 
     from rrstudy.perf.doctor import examine, rows

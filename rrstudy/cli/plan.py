@@ -1,7 +1,7 @@
 """`rr plan`: which runs a GPU, hours or dollars pay for."""
 
 from rr.cli.options import add_run, pick
-from rr.cli.output import add_json, log, print_columns, print_json
+from rr.cli.output import add_json, locate_errors, log, print_columns, print_json
 from rr.specs import RUN_OPTIONS
 
 from .options import add_measured
@@ -31,6 +31,11 @@ def add_arguments(parser) -> None:
 
 
 def run(args) -> None:
+    with locate_errors(*(args.rule or ()), *(args.values or ())):
+        _run(args)
+
+
+def _run(args) -> None:
     from rr.training.progress import Progress
     from rrstudy.perf import budget
     from rrstudy.sweep import cells

@@ -95,7 +95,11 @@ def _execute(words: list[str]) -> None:
 
 def _failure(words: list[str]) -> str:
     """Run `python` with these words; the last line of its errors where it failed, else ""."""
-    command = [sys.executable, *words]
-    done = subprocess.run(command, capture_output=True, text=True, errors="backslashreplace")
+    from rrstudy.sweep.process import variables
+
+    command = [sys.executable, *words]  # which imports nothing from the working folder
+    done = subprocess.run(
+        command, capture_output=True, text=True, errors="backslashreplace", env=variables({})
+    )
     lines = done.stderr.strip().splitlines() or ["no reason given"]
     return lines[-1] if done.returncode else ""

@@ -17,6 +17,7 @@ data/measured of the same GPU. What neither contains is a range, by the first th
 """
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -148,13 +149,20 @@ def _is_complete(row: dict) -> bool:
     """Whether a row has all that a rate needs."""
     times = row.get("step_ms")
     return (
-        all(isinstance(row.get(name), int | float) for name in NUMBERS)
+        all(_positive(row.get(name)) for name in NUMBERS)
+        and all(_positive(row[name]) for name in ("params", "warm_seconds") if name in row)
+        and isinstance(row.get("values", ""), str)
         and all(isinstance(row.get(name), str) for name in TEXTS)
         and isinstance(row.get("choices"), dict)
         and isinstance(times, list)
         and bool(times)
-        and all(isinstance(ms, int | float) and ms > 0 for ms in times)
+        and all(map(_positive, times))
     )
+
+
+def _positive(value: object) -> bool:
+    """Whether it is a number above 0 that a float holds."""
+    return isinstance(value, int | float) and 0 < value <= sys.float_info.max
 
 
 def recorded(records: Path) -> Iterator[tuple[GPUSpec, dict]]:

@@ -37,8 +37,8 @@ def _power(gap: float, sd: float, n: int, alpha: float, design: str) -> float:
 
 
 def _seeds(n: int) -> int:
-    if not isinstance(n, int | np.integer) or n < 2:
-        raise RRError(f"n must be an integer ≥ 2 (seeds), got {n!r}")
+    if not isinstance(n, int | np.integer) or not 2 <= n < 2**31:
+        raise RRError(f"n must be an integer from 2 to below 2**31 (seeds), got {n!r}")
     return int(n)
 
 
@@ -123,6 +123,8 @@ def detectable_gap(
     high = 1.0
     while _power(high, 1.0, n, alpha, design) < wanted:
         high *= 2
+        if high > 1e12:
+            raise RRError(f"no gap is found with {n} seeds at alpha {alpha:g}: give more seeds")
     gap: Any = brentq(lambda gap: _power(gap, 1.0, n, alpha, design) - wanted, 0.0, high)
     return sd * gap
 

@@ -14,6 +14,7 @@ import hashlib
 import io
 import json
 import os
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -198,6 +199,9 @@ def read_table(folder: Path) -> list[Record]:
     rows = _columns(path)
     records = []
     for i, name in enumerate(rows["id"]):
+        known = re.fullmatch("[0-9a-f]{12}", name or "")
+        if not known or None in (rows[text][i] for text in TEXTS):
+            raise RunFailed(f"{path} is corrupt: line {i + 1} lacks an id or a text of a run")
         files = {file: functools.partial(rows[text][i].encode) for text, file in TEXTS.items()}
         digest = rows["curve_sha256"][i]
         files["metrics.jsonl"] = functools.partial(_curve, folder / "curves.parquet", name, digest)

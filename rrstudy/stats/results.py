@@ -5,6 +5,7 @@ A corrupt file is named and never used; so is a run that was begun and has no re
 
 import json
 import math
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 from rr.errors import RRError, RunFailed
 from rr.io import unsealed
 
-from .records import Record, read_records
+from .records import RUNS, Record, read_records
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,6 +27,8 @@ GROUP = (
 )  # fmt: skip
 # The same, where a result says so (two files of one name are two corpora), or its run.json.
 TOLD = ("corpus_id", "tokenizer_id", "eval_batches", "depth_lr", "warmup", "optimizer")
+KINDS = {"string": str, "int64": int, "double": (int, float)}  # of columns
+MARKUP = re.compile(r"<[a-zA-Z/!?]|[\r\n`]")
 NEEDED = ("id", "rule", "values", "seed", "lr", "status", "val_loss", *GROUP)
 
 
@@ -82,6 +85,12 @@ def problem(row: object) -> str | None:
             return f"{name} is {row[name]!r}"
     if not isinstance(row["lr"], int | float):
         return f"lr is {row['lr']!r}"
+    for name in RUNS.keys() & row.keys():
+        value, kind = row[name], KINDS[RUNS[name]]
+        if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+            return f"{name} is {value!r}"
+        if isinstance(value, str) and MARKUP.search(value):  # a report would show it as its own
+            return f"{name} holds markup or a line break: {value!r}"
     loss = row["val_loss"]
     number = isinstance(loss, int | float) and not isinstance(loss, bool)
     if row["status"] == "finished" and not (number and math.isfinite(loss)):
@@ -92,6 +101,8 @@ def problem(row: object) -> str | None:
     if not (isinstance(budgets, list) and all(isinstance(ended, dict) for ended in budgets)):
         return f"budgets is {budgets!r}"
     for ended in budgets:
+        if not isinstance(ended.get("steps"), int):
+            return f"a budget's steps are {ended.get('steps')!r}"
         if wrong := problem({**row, **ended, "budgets": None}):
             return f"budget {ended.get('steps')}: {wrong}"
     return None

@@ -115,8 +115,8 @@ def _read(path: Path) -> pd.DataFrame:
             return pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False, index_col=False)
     except UnicodeDecodeError:
         raise RRError(f"{path} is not UTF-8 text: save it as CSV in UTF-8") from None
-    except (ValueError, TypeError, AttributeError, OSError, RecursionError,
-            pd.errors.ParserWarning) as error:  # fmt: skip
+    except (ValueError, TypeError, AttributeError, OSError, RecursionError, LookupError,
+            OverflowError, NotImplementedError, pd.errors.ParserWarning) as error:  # fmt: skip
         words = " ".join(str(error).split())
         raise RRError(f"{path} cannot be read as a table: {words}") from None
 

@@ -126,7 +126,9 @@ def papermill(
     notebook: Path, report: Path, chosen: Mapping[str, object], engine: str | None = None
 ) -> list[str]:
     """The words of the papermill command."""
-    words = ["papermill", str(notebook), str(report)]
+    # papermill takes braces in a path for the name of a parameter
+    paths = [str(path).replace("{", "{{").replace("}", "}}") for path in (notebook, report)]
+    words = ["papermill", *paths]
     for name, value in chosen.items():
         if isinstance(value, list):
             words += ["-y", f"{name}: {value}"]

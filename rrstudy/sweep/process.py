@@ -43,7 +43,7 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
-                env=_variables(env),
+                env=variables(env),
                 start_new_session=True,
                 preexec_fn=end_with_parent if _LIBC else None,  # Windows knows neither
             )
@@ -72,8 +72,8 @@ class Process:
             os.killpg(self.process.pid, signal.SIGKILL)
 
 
-def _variables(env: Mapping[str, str]) -> dict[str, str]:
-    """The process's environment: ours, `env`, and where Python imports from."""
+def variables(env: Mapping[str, str]) -> dict[str, str]:
+    """A process's environment: ours, `env`, and where Python imports from."""
     variables = {**os.environ, **env, "PYTHONSAFEPATH": "1"}
     # torchrun, asked to stop, would leave its processes 30 seconds
     variables["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = f"{GRACE - 5:.0f}"

@@ -102,6 +102,17 @@ if not torch.cuda.is_available():
     BAD.append(("device", "cuda", ["'cuda' is not available", "cpu"]))
 
 
+@pytest.mark.parametrize("verb", [["plan", "--gpu", "H100"], ["doctor", "--quick"], ["bench"]])
+def test_a_faulty_rule_of_ones_own_is_one_line(rr, tmp_path, verb):
+    own = tmp_path / "mine.py"
+    own.write_text(
+        "from rr import Rule\nclass Mine(Rule):\n def build(self, site, config):\n"
+        "  nothing.at_all\n def write(self, state, u):\n  return state\n"
+    )
+    words = ["--rung", "nano", "--rule", f"{own}:Mine"]
+    one_line(rr(*verb, *words), "mine.py, line 4", "NameError")
+
+
 @pytest.mark.parametrize(("option", "value", "words"), BAD, ids=[f"{o} {v}" for o, v, _ in BAD])
 def test_a_bad_option_of_train(rr, training, tmp_path, option, value, words):
     out = tmp_path / "out"

@@ -305,6 +305,9 @@ with World.from_environment("ddp").joined(lambda line: print(line, flush=True)):
 
 def test_a_stale_world_size_is_one_line(planned, tmp_path, monkeypatch):
     """Variables left over in a shell: in part, one line at once; all of them, one line soon."""
+    monkeypatch.setenv("WORLD_SIZE", "")
+    with pytest.raises(RRError, match="WORLD_SIZE must be a number, got ''"):
+        train(planned(), tmp_path, device="cpu")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])

@@ -1,6 +1,7 @@
 """Plans by hand: hours from FLOPs and a rate, what a budget takes in, and what it must refuse."""
 
 import json
+import math
 import shlex
 
 import pytest
@@ -343,6 +344,11 @@ def of_l4(**row):
         (of_l4(failed=None), "is not the output"),
         (of_l4(failed="x"), "no case"),
         (of_l4(**bench_row(one(), step_ms=[0])), "is not the output"),
+        (of_l4(**bench_row(one(), step_ms=[math.inf])), "is not the output"),
+        (of_l4(**bench_row(one(), tokens_per_step=0)), "is not the output"),
+        (of_l4(**bench_row(one(), flops_per_token=-1)), "is not the output"),
+        (of_l4(**bench_row(one(), warm_seconds="x")), "is not the output"),
+        (of_l4(**bench_row(one(), values=[])), "is not the output"),
     ],
 )
 def test_a_wrong_file_is_one_line(content, why, tmp_path, refuses):

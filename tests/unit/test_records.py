@@ -235,6 +235,20 @@ def test_a_run_that_is_refused_is_named_and_nothing_is_written(
     assert cli.main(["records", "import", str(run), "--to", str(to)]) == 2
 
 
+@pytest.mark.parametrize(("column", "value"), [("id", ".."), ("id", None), ("result", None)])
+def test_a_table_that_names_another_place_or_nothing_is_corrupt(column, value, folder, tmp_path):
+    recording.import_runs([folder], tmp_path / "to")
+    path = tmp_path / "to" / "runs.parquet"
+    table = parquet.read_table(path)
+    at = table.schema.get_field_index(column)
+    parquet.write_table(table.set_column(at, column, [[value]]), path)
+    with pytest.raises(RunFailed, match="is corrupt: line 1 lacks an id or a text"):
+        read_table(tmp_path / "to")
+    words = ["records", "export", str(tmp_path / "to"), "--out", str(tmp_path / "deep" / "out")]
+    assert cli.main(words) == 3
+    assert not (tmp_path / "deep").exists()
+
+
 def test_lines_that_columns_cannot_hold_come_back(folder, tmp_path):
     """A decay branch, its end, a divergence: whatever a run writes."""
     run = copied(folder, tmp_path)

@@ -199,9 +199,19 @@ def test_a_diverged_run_is_shown_as_one(trained, tmp_path):
 # ---- `rr report` ---------------------------------------------------------------------------------
 
 
-def test_a_finished_run_and_a_folder_of_runs_become_pages(trained, tmp_path, capsys, refuses):
-    """The second call of a run reads the report that the first one left."""
+def test_a_finished_run_and_a_folder_of_runs_become_pages(
+    trained, tmp_path, capsys, refuses, monkeypatch
+):
+    """The second call of a run reads the report that the first one left.
+
+    What lies in the working folder under the name of a package is not run.
+    """
     out, _, made = trained
+    (tmp_path / "here").mkdir()
+    for name in ("papermill", "nbformat", "pandas"):
+        mark = f"open({str(tmp_path / 'ran')!r}, 'a').write({name!r})\n"
+        (tmp_path / "here" / f"{name}.py").write_text(mark)
+    monkeypatch.chdir(tmp_path / "here")
     shutil.copytree(out, tmp_path / "runs")
     folder = tmp_path / "runs" / made["review", 0].name
     assert "OUT must end in .ipynb or .html" in refuses("report", folder, "--html", "a.txt")
@@ -217,6 +227,7 @@ def test_a_finished_run_and_a_folder_of_runs_become_pages(trained, tmp_path, cap
     assert folder.name in page(folder, "b.html")
     assert (folder / "report.ipynb").read_bytes() == saved
     assert "standard" in page(folder.parent, "c.html")
+    assert not (tmp_path / "ran").exists()
     (folder / "result.json").write_text("{")  # the old report is not handed out as if it were whole
     assert cli.main(["report", str(folder)]) == 3
     assert "result.json is corrupt" in capsys.readouterr().err

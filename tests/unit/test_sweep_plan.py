@@ -187,6 +187,8 @@ def test_papermill_reads_back_what_was_told(command, tmp_path):
     )
     assert "tokenizer" not in recorded  # not chosen
     # a folder called 2026 stays a word
+    braces = notebook.papermill(tmp_path / "n.ipynb", tmp_path / "a{rule}b" / "r.ipynb", {})
+    assert braces[2] == str(tmp_path / "a{{rule}}b" / "r.ipynb")  # as papermill formats it
     words = notebook.papermill(tmp_path / "n.ipynb", tmp_path / "r.ipynb", {"out": "2026"})
     assert told_words(words)[3:] == ["-r", "out", "2026"]
 

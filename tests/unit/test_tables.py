@@ -382,6 +382,10 @@ def test_every_kind_of_damage_is_named(tmp_path, capsys):
         "unsealed": json.dumps(RUNS[0]).encode(),
         "budget": whole(RUNS[0] | {"budgets": [{"steps": 9, "val_loss": None}]}),
         "lossless": whole(RUNS[0] | {"val_loss": None}),
+        "stepless": whole(RUNS[0] | {"budgets": [{"val_loss": 3.0, "status": "finished"}]}),
+        "sizeless": whole(RUNS[0] | {"params": "many"}),
+        "markup": whole(RUNS[0] | {"rung": "<script>alert(1)</script>"}),
+        "quoted": whole(RUNS[0] | {"rule": "a`b"}),
         "list": b"[]",
         "fieldless": whole({k: v for k, v in RUNS[0].items() if k != "seed"}),
     }
@@ -398,7 +402,7 @@ def test_every_kind_of_damage_is_named(tmp_path, capsys):
     *named, corrupt, waiting = capsys.readouterr().err.splitlines()
     assert len(named) == len(damaged)
     assert all(any(f"{name}/result.json" in line for line in named) for name in damaged)
-    assert "14 corrupt of 15" in corrupt and "1 of 16 runs have no result yet" in waiting
+    assert "18 corrupt of 19" in corrupt and "1 of 20 runs have no result yet" in waiting
 
 
 # ---- The forms -----------------------------------------------------------------------------------
