@@ -80,7 +80,10 @@ def attach(
     that blocks hand on, and before them what the first block receives.
 
     With gradient checkpointing a block keeps twice the channels of its state. A rule's own
-    initialisation of the branches is not applied: their weights are the model's.
+    initialisation of the branches is not applied: their weights are the model's. So are its norms:
+    `rezero`, `fixup`, `deepnorm`, `parallel` and `gated-residual` are then with a norm before each
+    branch. A gate does not learn from a bias above 17, where float32 holds 1 alone. Loaded without
+    `rr.attach`, a model that was saved with a rule is the model without it.
 
     Not offered: passing the blocks more than once, as looped models do, and SVFormer's smaller
     cache, as the model's own cache still holds the values of every block.
@@ -242,10 +245,14 @@ def detach(model: nn.Module) -> nn.Module:
 
 def _config(model: nn.Module, decoder: Decoder, specs: dict[str, str]) -> ModelConfig:
     """The decoder's shape, as a ModelConfig for the rules."""
-    heads = getattr(getattr(model, "config", None), "num_attention_heads", None)
+    d = decoder.blocks[0].width
+    try:
+        heads = getattr(getattr(model, "config", None), "num_attention_heads", None)
+        kv = getattr(getattr(model, "config", None), "num_key_value_heads", None)
+    except RuntimeError:  # Transformers', of a config in which each block has its own
+        heads = None
     if heads is None:
-        raise RRError(f"{type(model).__name__} has no config with num_attention_heads")
-    kv, d = getattr(model.config, "num_key_value_heads", None), decoder.blocks[0].width
+        raise RRError(f"{type(model).__name__} has no config with one num_attention_heads")
     # no rule asks for what is not known here, such as the width of the MLP
     return replace(ModelConfig(1, len(decoder.blocks), heads, d, 4 * d, n_kv_head=kv), **specs)
 
@@ -265,7 +272,8 @@ def _saved(
     of: set[str] = set()  # the parts of the saved model with a rule
     try:
         config = json.loads(file_bytes(folder / "config.json"))
-        recorded = config.get(NAME)
+        parts = [config, *(part for part in config.values() if isinstance(part, dict))]
+        recorded = next((part[NAME] for part in parts if NAME in part), None)  # of a part of it
         was = (config.get("architectures") or [kind])[0]
         if was != kind and not hasattr(transformers, was):
             raise RRError(

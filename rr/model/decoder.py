@@ -49,6 +49,11 @@ def first_output(out: Any) -> Any:
     return out[0] if isinstance(out, tuple | list) else out
 
 
+def with_first(out: Any, x: Tensor) -> Any:
+    """What a module made, with x in the place of its first part."""
+    return type(out)((x, *out[1:])) if isinstance(out, tuple | list) else x
+
+
 @dataclass
 class Decoder:
     """The parts of a pre-norm decoder that a rule is hooked into."""
@@ -82,9 +87,9 @@ def find(model: nn.Module) -> Decoder:
     blocks = [_block(member) for member in members]
     inside = {id(module) for block in blocks for module in block.module.modules()}
     ends = [m for m in model.modules() if id(m) not in inside and _kind("", m) == "norm"]
-    seen = _Seen()
+    output, seen = two_tokens(model), _Seen()
     with seen.watching(blocks, ends):
-        output = two_tokens(model)
+        two_tokens(model)
     for n, block in enumerate(blocks):
         if wrong := seen.unlike(block):
             raise RRError(
@@ -146,14 +151,20 @@ def _block(module: nn.Module) -> Block:
 
 
 class _Seen:
-    """What modules were given and what they made, by id, while watched."""
+    """What modules were given and what they made, by id, while watched.
+
+    Attention and MLPs make 1 more in each channel: where they make zeros, as many networks do at
+    their start, nothing would tell how they are added.
+    """
 
     def __init__(self) -> None:
+        self.branches: set[int] = set()
         self.inputs: dict[int, Any] = {}
         self.outputs: dict[int, Any] = {}
 
     @contextmanager
     def watching(self, blocks: list[Block], ends: list[nn.Module]) -> Iterator[None]:
+        self.branches = {id(m) for block in blocks for m in (block.attention, block.mlp)}
         modules = [m for b in blocks for m in (b.module, *b.norms, b.attention, b.mlp)] + ends
         handles = []
         for module in modules:
@@ -169,8 +180,13 @@ class _Seen:
     def _enter(self, key: int, module: nn.Module, args: tuple, kwargs: dict) -> None:
         self.inputs[key] = first_tensor(args, kwargs)
 
-    def _leave(self, key: int, module: nn.Module, args: tuple, out: Any) -> None:
-        self.outputs[key] = first_output(out)
+    def _leave(self, key: int, module: nn.Module, args: tuple, out: Any) -> Any:
+        made = first_output(out)
+        if key in self.branches and isinstance(made, Tensor):
+            made = made + 1
+            out = with_first(out, made)
+        self.outputs[key] = made
+        return out
 
     def unlike(self, block: Block) -> str:
         """How a block differs from a pre-norm one, in words; "" where it does not."""

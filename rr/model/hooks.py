@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from ..errors import RRError
 from ..residual.values import ValueRule
 from ..specs import ModelConfig
-from .decoder import Block, Decoder, first_output, first_tensor
+from .decoder import Block, Decoder, first_output, first_tensor, with_first
 from .packing import Layout, as_channels, as_heads
 
 NAME = "rr_residuals"  # under which the rules are registered on the model, and in its config
@@ -75,7 +75,7 @@ class Hooks:
             block.attention.register_forward_hook(calls.after_attention)
             block.norms[1].register_forward_pre_hook(calls.before_mlp)
             block.mlp.register_forward_hook(calls.after_mlp)
-            block.module.register_forward_hook(calls.leave)
+            block.module.register_forward_hook(calls.leave, prepend=True)  # before others see it
             self.calls.append(calls)
         self.calls[0].first = True
         model.register_forward_pre_hook(self.tell_replica)
@@ -184,11 +184,6 @@ def _as_read(norm: nn.Module, x: Tensor, block: Block) -> tuple[Tensor]:
     return (x.to(block.dtype if weight is None else weight.dtype),)
 
 
-def _with_first(out: Any, x: Tensor) -> Any:
-    """What a module made, with x in the place of its first part."""
-    return type(out)((x, *out[1:])) if isinstance(out, tuple | list) else x
-
-
 class Calls:
     """The hooks of one block."""
 
@@ -227,7 +222,7 @@ class Calls:
     def after_attention(self, attention: nn.Module, args: tuple, out: Any) -> Any:
         u, now = first_output(out), self.now.local
         now.state = now.rules.attn(now.state, _as_computed(now.rules.attn, u))
-        return _with_first(out, u.new_zeros(1, 1, 1))
+        return with_first(out, u.new_zeros(1, 1, 1))
 
     def before_mlp(self, norm: nn.Module, args: tuple) -> tuple:
         now = self.now.local
@@ -239,11 +234,11 @@ class Calls:
         state = now.rules.mlp(now.state, _as_computed(now.rules.mlp, first_output(out)))
         packed = self.leaving.pack(state, now.vstate)
         now.state = now.vstate = now.v = now.x = None
-        return _with_first(out, F.pad(packed, (0, self.entering.width)))
+        return with_first(out, F.pad(packed, (0, self.entering.width)))
 
     def leave(self, block: nn.Module, args: tuple, out: Any) -> Any:
         self.all.now.local.left = self.leaving
-        return _with_first(out, first_output(out)[..., : self.leaving.width])
+        return with_first(out, first_output(out)[..., : self.leaving.width])
 
 
 def _as_computed(rule: nn.Module, x: Tensor) -> Tensor:
@@ -254,7 +249,8 @@ def _as_computed(rule: nn.Module, x: Tensor) -> Tensor:
     if weight.dtype in (torch.bfloat16, torch.float16):
         raise RRError(
             f"the residual rule's parameters must be float32 beside a model of any precision, got "
-            f"{weight.dtype}: call model.{NAME}.float()"
+            f"{weight.dtype}: call model.{NAME}.float(), or compute under torch.autocast, where "
+            "FSDP or DeepSpeed hands out its parameters in 16 bits"
         )
     return x.to(weight.dtype)
 
@@ -287,6 +283,14 @@ class Values:
             raise RRError(
                 f"values={config.values} needs a value projection (v_proj, or GPT-2's c_attn) in "
                 f"{type(attention).__name__}: it has {', '.join(children) or 'no parts'}"
+            )
+        made = getattr(children[self.projection], "out_features", self.width)
+        wide = self.heads * self.width // self.kv_heads  # channels of attention's output
+        read = getattr(children.get(self.out), "in_features", wide)
+        if made != self.width or (self.adds and read != wide):
+            raise RRError(
+                f"values={config.values} needs {self.kv_heads} heads of values of one size, as "
+                f"the config says, and {type(attention).__name__} has others in this block"
             )
         if self.adds and self.out not in children:
             raise RRError(

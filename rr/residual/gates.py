@@ -35,6 +35,10 @@ class Gated(Rule):
     def gate(self, h: Tensor, u: Tensor) -> Tensor:
         raise TypeError(f"{type(self).__name__} has no gate: define gate(h, u)")
 
+    def squashed(self, z: Tensor) -> Tensor:
+        """σ(z). From a bias above 6 bfloat16 holds 1 alone, and the gate would have no gradient."""
+        return torch.sigmoid(z.float()).to(z.dtype) if self.opt.bias > 6 else torch.sigmoid(z)
+
     def write(self, state: Tensor, u: Tensor) -> Tensor:
         return state + self.gate(state, u) * (u - state if self.convex else u)
 
@@ -52,7 +56,7 @@ class StateGated(Gated):
     """A gate on the raw state, with weights initialised N(0, 0.02²) like every linear layer."""
 
     def gate(self, h: Tensor, u: Tensor) -> Tensor:
-        return torch.sigmoid(F.linear(h, self.weight, self.bias))
+        return self.squashed(F.linear(h, self.weight, self.bias))
 
     def fill(self, normal: Normal) -> None:
         super().fill(normal)
@@ -161,7 +165,7 @@ class NormedGate(Gated):
             z = F.linear(F.linear(torch.cat(seen, -1), self.down), self.weight, self.bias)
         else:
             z = F.linear(torch.cat(seen, -1), self.weight, self.bias)
-        r = torch.sigmoid(z)
+        r = self.squashed(z)
         if self.opt.granularity == "head":
             r = r.repeat_interleave(h.shape[-1] // r.shape[-1], -1)
         return r

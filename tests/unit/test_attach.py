@@ -428,3 +428,78 @@ def test_a_value_rule_that_adds_to_the_values_is_refused():
             rr.attach(tiny(), "standard", "added-one")
     finally:
         del REGISTRY["values"]["added-one"]
+
+
+# ---- what a reading of other decoders found
+
+
+def test_a_parallel_block_that_makes_zeros_is_seen_all_the_same():
+    model = tiny("GPTNeoX")
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if "attention.dense" in name or "dense_4h_to_h" in name:
+                p.zero_()
+    with pytest.raises(rr.RRError, match="not pre-norm as looked for"):
+        rr.attach(model, "review")
+
+
+def test_a_pre_norm_block_that_makes_zeros_is_attached_to():
+    model = tiny("Llama")
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if "o_proj" in name or "down_proj" in name:
+                p.zero_()
+    before = model(IDX).logits
+    assert torch.equal(rr.attach(model, "standard")(IDX).logits, before)
+
+
+@pytest.mark.parametrize("rule", ["review:bias=7", "highway:bias=7"])
+def test_a_gate_that_begins_near_one_learns_in_bfloat16(rule):
+    """Whose largest number below 1 is 0.996; σ(7) is 0.999."""
+    model = rr.attach(tiny(), rule).train()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = model(IDX, labels=IDX).loss
+    loss.backward()
+    slopes = [p.grad for name, p in model.rr_residuals.named_parameters() if "bias" in name]
+    assert slopes and all(slope.abs().sum() > 0 for slope in slopes)
+
+
+def test_hidden_states_are_one_state_wide_also_where_they_were_asked_for_before():
+    model = tiny("Llama")
+    model(IDX, output_hidden_states=True)
+    rr.attach(model, "review")
+    states = model(IDX, output_hidden_states=True).hidden_states
+    assert {state.shape[-1] for state in states[1:]} == {32}  # the first is what block 0 receives
+
+
+def test_a_rule_in_a_part_of_what_was_saved_is_found(tmp_path):
+    """As the text part of a model for images and text is, whose config holds that part's."""
+    model = scrambled(rr.attach(tiny(), "review"))
+    model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["text_config"] = {"rr_residuals": config.pop("rr_residuals")}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    again = rr.attach(tiny(), "review", weights=tmp_path)
+    mine, theirs = (m.rr_residuals.state_dict() for m in (again, model))
+    assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+
+
+def test_values_of_another_width_than_the_config_says_are_refused():
+    model = tiny("Llama")
+    for layer in model.model.layers:
+        layer.self_attn.v_proj = torch.nn.Linear(32, 32, bias=False)  # four heads, not two
+        layer.self_attn.forward = lambda hidden_states, **more: (hidden_states, None)
+    with pytest.raises(rr.RRError, match="needs 2 heads of values of one size"):
+        rr.attach(model, "standard", "identity")
+
+
+def test_a_config_in_which_each_block_has_its_own_heads_is_refused():
+    class Own(type(tiny("Llama").config)):
+        @property
+        def num_attention_heads(self):
+            raise RuntimeError("ambiguous: per layer")
+
+    model = tiny("Llama")
+    model.config.__class__ = Own
+    with pytest.raises(rr.RRError, match="no config with one num_attention_heads"):
+        rr.attach(model, "review")
