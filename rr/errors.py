@@ -1,6 +1,7 @@
 """What `rr` raises for bad input and failed runs, and the checks and words of its messages."""
 
 import difflib
+import math
 import os
 from collections.abc import Callable
 from typing import Any
@@ -97,9 +98,12 @@ def number_of(variable: str, default: float | None = None) -> float:
     """The number in an environment variable; RRError where it holds none."""
     given = os.environ.get(variable, default)
     try:
-        return float(given)  # type: ignore[arg-type]
+        number = float(given)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        raise RRError(f"{variable} must be a number, got {given!r}: unset it") from None
+        number = math.nan
+    if not math.isfinite(number):
+        raise RRError(f"{variable} must be a number, got {given!r}: unset it")
+    return number
 
 
 def check_texts(spec: object, *names: str) -> None:

@@ -88,8 +88,8 @@ def attempt(work, *args) -> bool:
     try:
         total, taken, _ = shutil.disk_usage(KEPT)
         ours = sum(path.stat().st_size for path in KEPT.rglob("*") if path.is_file())
-    except OSError:  # it is gone for now, as the line above says
-        return False
+    except OSError:  # it is gone for now, or changed meanwhile
+        return done
     print(
         f"Drive: {taken / 1e9:.1f} of {total / 1e9:.1f} GB used, {ours / 1e9:.1f} GB by these runs",
         flush=True,

@@ -20,6 +20,6 @@ if [ $# -eq 0 ]; then
 fi
 cache=${RR_CACHE:-/shared/cache/rr}
 # `ray job stop` sends SIGTERM, and SIGKILL after three seconds: a checkpoint can need more
-environment='{"env_vars": {"RR_CACHE": "'$cache'", "RAY_JOB_STOP_WAIT_TIME_S": "120"}}'
+environment='{"env_vars": {"RR_CACHE": "'$cache'", "RAY_JOB_STOP_WAIT_TIME_S": "630"}}'
 exec ray job submit --no-wait --working-dir . --runtime-env-json "$environment" -- \
     python -m rrstudy.cli sweep --engine ray --address auto "$@"

@@ -42,7 +42,7 @@ missing = not all(map(importlib.util.find_spec, ("rr", "rrstudy", "rrbook")))
 if missing:
     def ours(folder):
         about = folder / "pyproject.toml"
-        return about.exists() and 'name = "review-residuals"' in about.read_text("utf-8")
+        return about.exists() and 'name = "review-residuals"' in about.read_text("utf-8", "replace")
 
     near = [folder for folder in (Path.cwd(), *Path.cwd().parents) if ours(folder)]
     here = near[0] if near else Path("review-residuals").resolve()

@@ -78,7 +78,7 @@ def locate_errors(*specs: str) -> Iterator[None]:
     """Turn an exception raised by a rule of the reader's own, among `specs`, into an RRError."""
     try:
         yield
-    except (RRError, Interrupted):
+    except (RRError, Interrupted, OSError, ModuleNotFoundError):
         raise
     except Exception as error:
         own = next((spec for spec in specs if ".py:" in spec), None)

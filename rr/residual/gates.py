@@ -37,7 +37,8 @@ class Gated(Rule):
 
     def squashed(self, z: Tensor) -> Tensor:
         """σ(z). From a bias above 6 bfloat16 holds 1 alone, and the gate would have no gradient."""
-        return torch.sigmoid(z.float()).to(z.dtype) if self.opt.bias > 6 else torch.sigmoid(z)
+        wide = torch.promote_types(z.dtype, torch.float32) if self.opt.bias > 6 else z.dtype
+        return torch.sigmoid(z.to(wide)).to(z.dtype)
 
     def write(self, state: Tensor, u: Tensor) -> Tensor:
         return state + self.gate(state, u) * (u - state if self.convex else u)

@@ -93,6 +93,8 @@ def tokens_of(run: Run, cache: str | Path | None, log: Log) -> Tokens:
         cache=cache,
         log=log,
     )
+    if tokens.identity != {"corpus": run.corpus, "tokenizer": run.tokenizer}:
+        raise RRError(f"{tokens.name} or its tokenizer changed while it was read: start again")
     if tokens.vocab_size != run.model.vocab_size:
         raise RRError(
             f"tokenizer {tokens.tokenizer_name} has {tokens.vocab_size} tokens, "

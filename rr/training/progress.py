@@ -106,7 +106,7 @@ class Stop:
         if threading.current_thread() is threading.main_thread():
             for name in ("SIGTERM", "SIGINT", "SIGHUP"):  # Windows has no third
                 number = getattr(signal, name, signal.SIGTERM)
-                if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
+                if name != "SIGHUP" or signal.getsignal(number) != signal.SIG_IGN:  # by nohup
                     self.before.setdefault(number, signal.signal(number, self._ask))
         return self
 

@@ -83,7 +83,8 @@ def run(args) -> None:
         for words in listed["commands"]:
             line = shlex.join(words)
             if args.runner == "papermill":  # it creates no folders; words[2] is its report
-                line = f"mkdir -p {shlex.quote(str(Path(words[2]).parent))} && {line}"
+                home = Path(words[2].replace("{{", "{").replace("}}", "}")).parent
+                line = f"mkdir -p {shlex.quote(str(home))} && {line}"
             print(line)
         for line in listed["notes"]:
             log(line)

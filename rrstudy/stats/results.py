@@ -89,6 +89,7 @@ def problem(row: object) -> str | None:
         value, kind = row[name], KINDS[RUNS[name]]
         if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
             return f"{name} is {value!r}"
+    for name, value in row.items():
         if isinstance(value, str) and MARKUP.search(value):  # a report would show it as its own
             return f"{name} holds markup or a line break: {value!r}"
     loss = row["val_loss"]

@@ -5,7 +5,6 @@ import errno
 import os
 import re
 import shutil
-import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -295,6 +294,9 @@ class Schedule:
             return (ours or lines or ["killed without a message"])[-1].removeprefix("rr: ")
         return "its log cannot be read"
 
+    def _say_lost(self, state: State) -> None:
+        self.view.say(f"{state.cell.id} ({state.cell.name}) did not save in time, and was ended")
+
     def _leave(self) -> None:
         """Stop every process, wait until it has saved, and release the claims."""
         until = time.monotonic() + LEAVE
@@ -304,11 +306,12 @@ class Schedule:
         while any(state.attempt is not None for state in self.states):
             for state in self.states:
                 if state.attempt is not None and (code := state.attempt.poll()) is not None:
-                    if code == -signal.SIGKILL:
-                        self.view.say(f"{state.cell.id} ({state.cell.name}) did not save in time")
+                    if code == -9:  # killed, by its own process here
+                        self._say_lost(state)
                     state.attempt = None
                 elif state.attempt is not None and time.monotonic() > until:
                     state.attempt.kill()
+                    self._say_lost(state)
                     state.attempt = None
             time.sleep(TICK)
         for state in self.states:

@@ -250,7 +250,7 @@ def test_the_ray_job_submits_the_sweep_with_its_code_and_time_to_save(tmp_path):
     assert (Path(where) / "rr" / "cli" / "__main__.py").exists()  # what travels is the project
     options, entry = words[: words.index("--")], words[words.index("--") + 1 :]
     given = json.loads(options[options.index("--runtime-env-json") + 1])
-    assert given == {"env_vars": {"RR_CACHE": "/shared/rr", "RAY_JOB_STOP_WAIT_TIME_S": "120"}}
+    assert given == {"env_vars": {"RR_CACHE": "/shared/rr", "RAY_JOB_STOP_WAIT_TIME_S": "630"}}
     assert options[:2] == ["job", "submit"] and "--working-dir" in options
     wanted = "python -m rrstudy.cli sweep --engine ray --address auto --rung 60M --out /shared/runs"
     assert entry == wanted.split()

@@ -9,6 +9,7 @@ import shlex
 import shutil
 from dataclasses import replace
 
+import IPython
 import nbformat
 import numpy as np
 import pytest
@@ -208,7 +209,10 @@ def test_a_finished_run_and_a_folder_of_runs_become_pages(
     """
     out, _, made = trained
     (tmp_path / "here").mkdir()
-    for name in ("papermill", "nbformat", "pandas"):
+    names = ["papermill", "nbformat"]
+    if IPython.version_info >= (9, 7):  # whose kernels keep the working folder out, too
+        names.append("pandas")
+    for name in names:
         mark = f"open({str(tmp_path / 'ran')!r}, 'a').write({name!r})\n"
         (tmp_path / "here" / f"{name}.py").write_text(mark)
     monkeypatch.chdir(tmp_path / "here")

@@ -152,7 +152,8 @@ def test_cells_on_the_cpu_ask_a_cluster_for_no_gpu(monkeypatch, device, fraction
     engine.close()
 
 
-def test_a_node_without_the_folder_of_runs_trains_nothing(tmp_path):
+def test_a_node_without_the_folder_of_runs_trains_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     log = tmp_path / "elsewhere" / "runs" / ".logs" / "id.log"
     with pytest.raises(FileNotFoundError, match="runs is not there on this node: share the folder"):
         ray_engine._run(["-c", "raise SystemExit"], str(log), {}, str(tmp_path))

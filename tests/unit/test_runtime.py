@@ -214,7 +214,9 @@ def test_a_change_in_any_part_of_the_package_marks_the_commit(tmp_path, monkeypa
 # -- what a person sees, and how a person stops it ------------------------------------------------
 
 
-def test_signals_ask_and_handlers_come_back():
+def test_signals_ask_and_handlers_come_back(monkeypatch):
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     before = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     for number in before:
         with progress.Stop() as stop:

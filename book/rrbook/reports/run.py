@@ -30,6 +30,7 @@ from rr.training.planning import plan
 from rr.training.provenance import curve_bytes
 from rr.training.run_folder import finished, specification
 from rr.training.sampling import sample
+from rrstudy.stats.results import problem
 
 # What is trained where no rung is named; the smoke tier is short enough for a page of the book.
 TIERS = {
@@ -210,6 +211,8 @@ def read(folder: str | Path, allow_rule: str | Sequence[str] = ()) -> Ended:
     result = finished(folder)
     if result is None:
         raise RRError(f"{folder} has no result.json: expected a run that has ended")
+    if wrong := problem(result):
+        raise RunFailed(f"{folder / 'result.json'} is corrupt: {wrong}")
     record = io.read_sealed(folder / "run.json")
     path = folder / "metrics.jsonl"
     try:
