@@ -329,6 +329,19 @@ def g3():
             *(f"{value:.3f}" for value in holm), held(gap[2.1e-3] - gap[1.06e-3])]  # fmt: skip
 
 
+def g4():
+    table = armed("g4_skips", precision="fp32")
+    assert table.shape == (5, 8) and set(reported("g4_skips").status) == {"finished"}
+    first = [("unet", "unet:adds=own"), ("standard + constant", f"standard + {LARGE}"),
+             ("scales-skips:attnres=1", "scales-skips"), ("scales-skips", "unet")]  # fmt: skip
+    primary = [table[arm] - table[base] for arm, base in first]
+    second = [table[arm] - table[base] for base in BASELINES for arm in table
+              if arm not in BASELINES]  # fmt: skip
+    holm = stats.holm([p_of(x) for x in primary])
+    return [*(f"{held(x)}, p = {p:.3f}" for x, p in zip(primary, holm, strict=True)),
+            *(held(x) for x in second), held(table["constant"] - table["standard"])]  # fmt: skip
+
+
 def g5():
     rows = loss("g5_norms")
     assert rows.shape == (5, 6) and set(reported("g5_norms").precision) == {"fp32"}
@@ -483,7 +496,7 @@ def test_the_readme_says_what_an_h200_measured():
 
 
 COMPUTED = {"f1_pairs": f1, "f2_field": f2, "f3_loops": f3, "f4_muon": f4, "g1_misfits": g1,
-            "g3_rates": g3, "g5_norms": g5, "e1_rates": e1, "e2_training": e2,
+            "g3_rates": g3, "g4_skips": g4, "g5_norms": g5, "e1_rates": e1, "e2_training": e2,
             "e2_after": e2_after, "e3_size": e3, "e4_values": e4, "e5_loops": e5,
             "mini_arms": mini, "gpu_h200": gpu}  # fmt: skip
 
