@@ -245,10 +245,11 @@ def detach(model: nn.Module) -> nn.Module:
 
 def _config(model: nn.Module, decoder: Decoder, specs: dict[str, str]) -> ModelConfig:
     """The decoder's shape, as a ModelConfig for the rules."""
-    d = decoder.blocks[0].width
+    config, d = getattr(model, "config", None), decoder.blocks[0].width
     try:
-        heads = getattr(getattr(model, "config", None), "num_attention_heads", None)
-        kv = getattr(getattr(model, "config", None), "num_key_value_heads", None)
+        heads, kv = (
+            getattr(config, name, None) for name in ("num_attention_heads", "num_key_value_heads")
+        )
     except RuntimeError:  # Transformers', of a config in which each block has its own
         heads = None
     if heads is None:

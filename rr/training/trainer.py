@@ -409,7 +409,8 @@ class Training:
         evaluation["tokens"] = self.schedule_step * run.recipe.batch * run.model.seq_len
         if run.recipe.budgets:
             extra["budgets"] = self._budgets(evaluation)
-        extra["curve_sha256"] = hashlib.sha256(provenance.curve_bytes(self.history)).hexdigest()
+        curve = provenance.curve_bytes(self.history)
+        extra["curve_sha256"] = hashlib.sha256(curve).hexdigest()
         if self.world.leads:
             settings = self.context.settings
             record = evaluate.result(
@@ -417,8 +418,7 @@ class Training:
             )
             if not self.request.keep_checkpoints:
                 self.checkpoints.write_weights()
-            curve = provenance.curve_bytes(self.history)  # synced, as the result that names it is
-            io.write_atomic(self.folder / "metrics.jsonl", curve)
+            io.write_atomic(self.folder / "metrics.jsonl", curve)  # synced before what names it
             io.write_record(self.folder / "result.json", record)
             if not self.request.keep_checkpoints:
                 self.checkpoints.drop_steps()

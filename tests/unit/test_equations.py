@@ -244,16 +244,23 @@ def test_parallel_branches_by_hand(norm):
     is_hidden(model, h)
 
 
-def test_mudds_residual_stream_by_hand():
-    """After block i: Σ_j (a_j + (GELU(X_i / rms · W1) · W2)_j) X_j, token by token, by loops."""
-    model = model_of("denseformer:dynamic=1", moved=0.1)
+def mixes_block_outputs(model, mix) -> None:
+    """After block b the stream is mix(rule, b, [X_0 … X_b])."""
     h, layers = sublayers(model)
     past = [h]
     for i, (rule, branch) in enumerate(layers):
         h = h + branch(normed(rule, h))
-        if i % 2 == 0:
-            continue
-        past.append(h)
+        if i % 2:
+            past.append(h)
+            h = mix(rule, i // 2 + 1, past)
+    is_hidden(model, h)
+
+
+def test_mudds_residual_stream_by_hand():
+    """After block i: Σ_j (a_j + (GELU(X_i / rms · W1) · W2)_j) X_j, token by token, by loops."""
+
+    def mix(rule, block, past):
+        h = past[-1]
         mixed = torch.zeros_like(h)
         for b in range(h.shape[0]):
             for t in range(h.shape[1]):
@@ -264,8 +271,9 @@ def test_mudds_residual_stream_by_hand():
                 weight = rule.alpha + rule.second @ hidden
                 assert weight.std() > 1e-3  # the token has its say
                 mixed[b, t] = sum(w * one[b, t] for w, one in zip(weight, past, strict=True))
-        h = mixed
-    is_hidden(model, h)
+        return mixed
+
+    mixes_block_outputs(model_of("denseformer:dynamic=1", moved=0.1), mix)
 
 
 @pytest.mark.parametrize("form", ["rank=2", "granularity=head", "granularity=scalar", "gain=1"])
@@ -296,18 +304,15 @@ def test_gtrxls_relu_by_hand():
 
 def test_denseformers_period_and_dilation_by_hand():
     """Four blocks: after the second outputs 0 and 2 are mixed, after the fourth 0, 2 and 4."""
-    model = model_of("denseformer:period=2,dilation=2", moved=0.3)
-    h, layers = sublayers(model)
-    past = [h]
-    for i, (rule, branch) in enumerate(layers):
-        h = h + branch(normed(rule, h))
-        if i % 2 == 0:
-            continue
-        past.append(h)
-        if mixed := {3: (0, 2), 7: (0, 2, 4)}.get(i):
-            assert len(rule.alpha) == len(mixed)
-            h = sum(a * past[j] for a, j in zip(rule.alpha, mixed, strict=True))
-    is_hidden(model, h)
+
+    def mix(rule, block, past):
+        mixed = {2: (0, 2), 4: (0, 2, 4)}.get(block)
+        if mixed is None:
+            return past[-1]
+        assert len(rule.alpha) == len(mixed)
+        return sum(a * past[j] for a, j in zip(rule.alpha, mixed, strict=True))
+
+    mixes_block_outputs(model_of("denseformer:period=2,dilation=2", moved=0.3), mix)
 
 
 def test_orthogonal_updates_by_gram_and_schmidt():
