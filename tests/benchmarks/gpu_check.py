@@ -243,8 +243,11 @@ def tested(args) -> None:
     if find_spec("pytest") is None:
         say("tests: pytest is not installed: left out")
         return write(args, "tests", True, left_out="pytest is not installed")
-    where = "tests/unit/test_compile_check.py" if args.rehearse else "tests/unit"
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", where]
+    names = ("compile_check",) if args.rehearse else ("on_gpu", "fast_path", "compile_check")
+    files = [f"tests/unit/test_{name}.py" for name in names]  # others need packages of the book
+    many = ["-n", "4"] if find_spec("xdist") and not args.rehearse else []
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider"]
+    command += [*many, *files]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     lines = (done.stdout + done.stderr).splitlines()[-60:]
     say(f"tests: code {done.returncode}: {lines[-1] if lines else ''}")
