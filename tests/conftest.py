@@ -5,7 +5,6 @@ import os
 from pathlib import Path
 
 import pytest
-from drawings import chromium
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -33,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     A file is one group, since its tests share fixtures; the pages have groups of their own. One
     process renders the site while the others do what needs none; its pages come last.
     """
-    browser = chromium() or os.environ.get("RR_REQUIRE_BROWSER") == "1"
+    browser = any(item.get_closest_marker("browser") for item in items) and _browser()
     for item in items:
         if not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group(item.path.name))
@@ -48,6 +47,12 @@ def _turn(item: pytest.Item) -> int:
     if "site" not in getattr(item, "fixturenames", ()):
         return 1
     return 0 if item.path.stem == "test_site" else 2  # those of test_site are in one process
+
+
+def _browser() -> bool:
+    from drawings import chromium  # needs packages that a rented GPU's machine lacks
+
+    return bool(chromium()) or os.environ.get("RR_REQUIRE_BROWSER") == "1"
 
 
 def _cuda() -> bool:
