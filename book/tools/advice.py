@@ -137,6 +137,13 @@ def _on_a_gpu(rung: str, rule: str = "highway") -> str:
     return f"{of[rule] / of['standard']:.2f}"
 
 
+def _review_on_a_gpu() -> str:
+    """Review's compiled step over the standard one at 320M: median, least and most of repeats."""
+    kept = json.loads((MEASURED / "gpu_check" / "steps.json").read_text())
+    (over,) = kept["over_the_standard"]
+    return "{time:.2f} ({least:.2f} to {most:.2f})".format(**over)
+
+
 def _size(steps: int | None, folder: str = "f1_pairs") -> dict:
     """Parameters and tokens of Review's runs of so many steps."""
     runs = stats.read_results(MEASURED / folder)
@@ -280,6 +287,7 @@ NAMED = {
     "at scale: DepthBench, sizes": lambda: _largest("size", "2609.32534"),
     **{f"gate on a GPU, {rung}": partial(_on_a_gpu, rung) for rung in ("60M", "320M", "1B")},
     "constant on a GPU, 1B": partial(_on_a_gpu, "1B", "constant"),
+    "review on a GPU, 320M": _review_on_a_gpu,
     **{
         f"g1_misfits: {arm} - the same in F2": partial(_from_first, arm)
         for arm in ("scaled", "orthogonal", field.WIDER, "standard + constant")

@@ -31,8 +31,8 @@ def margin(backend: Backend, device: str) -> float:
     """Safety factor on the predicted peak, for freed blocks that allocators keep.
 
     Measured on CPUs: 1.07 to 1.29, and up to 1.41 along compiled paths
-    (data/measured/08_make_it_fast/memory.json); on an H200, without the driver's memory, 0.89 to
-    1.07 (data/measured/gpu_h200).
+    (data/measured/08_make_it_fast/memory.json); on an H200, without the driver's memory, 0.80 to
+    1.07 (data/measured/gpu_h200, gpu_check).
     """
     if device == "cuda":
         return 1.08

@@ -16,7 +16,7 @@ what is missing. A stage that would not fit into --minutes is left to the next c
 
 Needs torch, numpy and tokenizers, no text and no network. The rows of `steps` are what `rr plan`
 reads once they lie in data/measured. --rehearse: the same stages with tiny settings, on any
-machine. Not run on a GPU yet.
+machine. data/measured/gpu_check has what ran on a GPU: gradients, resume and a part of steps.
 """
 
 import argparse

@@ -13,7 +13,8 @@ whole blocks, all arms of a seed, count; --jobs processes share the card.
 
 Needs torch, numpy and tokenizers. --text is a file of uint16 token ids, whose last 3 % are held out
 (with --tokenizer, the folder with its vocab.json and merges.txt), or a text. --rehearse: the same
-with a tiny network, one seed and eight steps, on any machine. Not run on a GPU yet.
+with a tiny network, one seed and eight steps, on any machine. One block is in
+data/measured/gpu_pairs; its README says how to go on from there.
 """
 
 import argparse

@@ -1,6 +1,7 @@
 """What only a GPU has: its attention kernels, its memory, its default path, its resumed runs.
 
-`pytest -m gpu` runs these, and what other files parametrise by `device`. Nothing here has run yet.
+`pytest -m gpu` runs these, and what other files parametrise by `device`. All of this file passed
+on one H200 (torch 2.11.0).
 """
 
 import pytest

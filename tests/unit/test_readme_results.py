@@ -342,6 +342,26 @@ def g4():
             *(held(x) for x in second), held(table["constant"] - table["standard"])]  # fmt: skip
 
 
+def g2():
+    table = armed("g2_muon", precision="bf16")
+    assert table.shape == (8, 6) and set(reported("g2_muon").status) == {"finished"}
+    own = f"standard + {LARGE}"
+    first = [("state-gate", "constant"), ("state-gate", "standard"), ("unet", "standard"),
+             ("standard + constant", "standard"), ("standard + constant", own)]  # fmt: skip
+    primary = [table[arm] - table[base] for arm, base in first]
+    holm = stats.holm([p_of(x) for x in primary])
+    later = [("standard + constant", "constant"), ("unet", "constant"), (own, "standard")]
+    assert [p < 0.05 for p in holm] == [True, False, True, True, True]
+    return [*(f"{held(x)}, p {small(p)}" for x, p in zip(primary, holm, strict=True)),
+            held(table["constant"] - table["standard"]),
+            *(held(table[arm] - table[base]) for arm, base in later)]  # fmt: skip
+
+
+def small(p: float) -> str:
+    """A p-value in words; from a thousandth down only that it is below one."""
+    return f"= {p:.3f}" if p >= 0.001 else "< 0.001"
+
+
 def g5():
     rows = loss("g5_norms")
     assert rows.shape == (5, 6) and set(reported("g5_norms").precision) == {"fp32"}
@@ -485,20 +505,63 @@ def gpu():
     return [*phrases, f"between {min(over):.2f} and {max(over):.2f}"]
 
 
+def checked():
+    """The second session on an H200: gradients, resuming, and a step of Review at 320M."""
+    folder = MEASURED / "gpu_check"
+    gradients, steps = (json.loads((folder / f"{name}.json").read_text())
+                        for name in ("gradients", "steps"))  # fmt: skip
+    resume = json.loads((folder / "resume.json").read_text())
+    rows = gradients["rows"]
+    assert len({(row["rule"], row["values"]) for row in rows}) == 37 == len(rows)
+    worst = max(row[way] for row in rows for way in ("compiled", "uncompiled"))
+    assert all(row["right"] for row in rows) and worst < gradients["tolerance"]
+    assert resume["same_bits"] and resume["killed"] == -9 and resume["codes"] == [0, 0]
+    by = {(row["rung"], row["rule"]): row for row in (*steps["rows"], *steps["launch_bound"])}
+    assert len(by) == 6 and {row["rung"] for row in steps["rows"]} == {"320M"}
+    (over,) = steps["over_the_standard"]
+    times = np.divide(by["320M", "review"]["step_ms"], by["320M", "standard"]["step_ms"])
+    assert np.median(times) == pytest.approx(over["time"])
+    peak = {at: row["predicted_bytes"] / row["peak_bytes"] for at, row in by.items()}
+    spans = [[peak[at] for at in peak if at[1] == rule] for rule in ("standard", "review")]
+    return [f"all {len(rows)}", f"by at most {worst:.0e}".replace("e-06", "e-6"),
+            *(f"{by['320M', rule]['step_ms_median']:.1f} ms" for rule in ("standard", "review")),
+            f"{np.median(times):.2f} times ({min(times):.2f} to {max(times):.2f})",
+            f"{over['memory']:.2f} times the memory",
+            *(f"{min(span):.2f} to {max(span):.2f}" for span in spans),
+            *(f"{by[rung, rule]['step_ms_median']:.1f}" for rung in ("60M", "150M")
+              for rule in ("standard", "review"))]  # fmt: skip
+
+
+def pairs():
+    """One block of four: differences without an interval."""
+    budgets = ends("gpu_pairs")
+    end = budgets.set_index(["seed", "rule", "steps"]).val_loss
+    assert len(end) == 12 and set(budgets.status) == {"finished"}
+    assert {seed for seed, rule, _ in end.index if rule == "state-gate"} == {20}
+    return [minus(f"{end[20, 'state-gate', steps] - end[20, base, steps]:+.3f}")
+            for base in ("constant", "standard") for steps in (450, 900, 1800)]  # fmt: skip
+
+
 def test_the_readme_says_what_an_h200_measured():
     text = " ".join((rr.DATA.parent / "README.md").read_text(encoding="utf-8").split())
     *steps, _ = gpu()
-    said = text.partition("On one H200")[2].partition("Review's compiled step is not measured")[0]
+    said = text.partition("On one H200")[2].partition("Review's compiled step was void")[0]
     for phrase in steps:
         assert phrase in said, phrase
         said = said.replace(phrase, "", 1)
     assert set(re.findall(r"\d+", said)) == {"16", "64", "60", "320", "1"}, said
+    over = next(phrase for phrase in checked() if "times (" in phrase).partition(" times ")
+    assert f"took {over[0]} times as long as a standard one {over[2][:-1]} over" in text
+    table = armed("g2_muon", precision="bf16")
+    gap = (table["standard + constant"] - table["standard"]).mean()
+    assert f"(perplexity {100 * -np.expm1(gap):.0f} % lower)" in text
 
 
 COMPUTED = {"f1_pairs": f1, "f2_field": f2, "f3_loops": f3, "f4_muon": f4, "g1_misfits": g1,
-            "g3_rates": g3, "g4_skips": g4, "g5_norms": g5, "e1_rates": e1, "e2_training": e2,
-            "e2_after": e2_after, "e3_size": e3, "e4_values": e4, "e5_loops": e5,
-            "mini_arms": mini, "gpu_h200": gpu}  # fmt: skip
+            "g2_muon": g2, "g3_rates": g3, "g4_skips": g4, "g5_norms": g5, "e1_rates": e1,
+            "e2_training": e2, "e2_after": e2_after, "e3_size": e3, "e4_values": e4, "e5_loops": e5,
+            "mini_arms": mini, "gpu_h200": gpu, "gpu_check": checked,
+            "gpu_pairs": pairs}  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "computed"), COMPUTED.items(), ids=[*COMPUTED])
@@ -528,7 +591,8 @@ def test_the_readme_says_which_nets_finish_below_a_bigram_table():
         for steps, losses in reported(name, corpus="tinystories").groupby("steps").val_loss:
             sides.setdefault(steps, set()).update(losses < bigram(name))
     assert sides == {150: {False}, 300: {False}, 1200: {True}, 4800: {True}}
-    assert (reported("f4_muon").val_loss < bigram("mini_arms")).all()
+    for name in ("f4_muon", "g2_muon"):
+        assert (reported(name).val_loss < bigram("mini_arms")).all()
     for name in ("f1_pairs", "f2_field"):
         assert (reported(name).val_loss > bigram("mini_arms")).all()
     loops = reported("f3_loops", corpus="tinystories")
