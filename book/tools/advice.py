@@ -137,11 +137,24 @@ def _on_a_gpu(rung: str, rule: str = "highway") -> str:
     return f"{of[rule] / of['standard']:.2f}"
 
 
-def _review_on_a_gpu() -> str:
-    """Review's compiled step over the standard one at 320M: median, least and most of repeats."""
+def _second_card(*names: str) -> list[dict]:
+    """Review's rows of the second session on a GPU."""
     kept = json.loads((MEASURED / "gpu_check" / "steps.json").read_text())
-    (over,) = kept["over_the_standard"]
+    return [row for name in names for row in kept[name] if row["rule"] == "review"]
+
+
+def _review_on_a_gpu(rung: str) -> str:
+    """Review's compiled step over the standard one: median, least and most of three repeats."""
+    rows = _second_card("over_the_standard", "launch_bound_over_the_standard")
+    (over,) = [row for row in rows if row["rung"] == rung]
     return "{time:.2f} ({least:.2f} to {most:.2f})".format(**over)
+
+
+def _review_in_memory() -> str:
+    """Predicted over measured peak of Review's rows there, least and most."""
+    rows = _second_card("rows", "launch_bound")
+    over = [row["predicted_bytes"] / row["peak_bytes"] for row in rows]
+    return f"{min(over):.2f} to {max(over):.2f}"
 
 
 def _size(steps: int | None, folder: str = "f1_pairs") -> dict:
@@ -287,7 +300,11 @@ NAMED = {
     "at scale: DepthBench, sizes": lambda: _largest("size", "2609.32534"),
     **{f"gate on a GPU, {rung}": partial(_on_a_gpu, rung) for rung in ("60M", "320M", "1B")},
     "constant on a GPU, 1B": partial(_on_a_gpu, "1B", "constant"),
-    "review on a GPU, 320M": _review_on_a_gpu,
+    "review on a GPU, memory": _review_in_memory,
+    **{
+        f"review on a GPU, {rung}": partial(_review_on_a_gpu, rung)
+        for rung in ("60M", "150M", "320M")
+    },
     **{
         f"g1_misfits: {arm} - the same in F2": partial(_from_first, arm)
         for arm in ("scaled", "orthogonal", field.WIDER, "standard + constant")

@@ -1,4 +1,4 @@
-"""Run the studies that data/measured/ plans, on a CPU, losing nothing.
+"""Run the studies that data/measured/ plans, losing nothing.
 
     python book/tools/campaign.py e1 --corpus file:TINYSTORIES --out runs/e1
     python book/tools/campaign.py e1 --corpus file:TINYSTORIES --out runs/e1 --dry-run

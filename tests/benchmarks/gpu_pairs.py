@@ -136,6 +136,17 @@ def train_one(args, seed: int, rule: str) -> int:
     return 0
 
 
+def check_records(args, tokens: Tokens) -> None:
+    """Raise RRError for a record that is none of the planned runs on this text."""
+    ids = {planned(args, tokens, seed, rule).id for seed in RATES for rule in ARMS}
+    for row in results(args):
+        if row["id"] not in ids:
+            raise RRError(
+                f"{args.out / 'records' / row['id']} is no run of this plan on this text and "
+                "tokenizer: give those that it was made with, or another --out"
+            )
+
+
 def results(args) -> list[dict]:
     """A row for each record."""
     rows = []
@@ -301,7 +312,7 @@ def main() -> int:
             return train_one(args, int(args.one[0]), args.one[1])
         pick_device(args.device)
         args.out.mkdir(parents=True, exist_ok=True)
-        text_of(args)  # once, before several processes ask for it
+        check_records(args, text_of(args))  # made once, before several processes ask for it
         torch.set_num_threads(args.threads)
         code = go_through(args)
     except RRError as error:

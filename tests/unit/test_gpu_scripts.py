@@ -103,7 +103,7 @@ def again(monkeypatch, capsys, kept_threads):
     return call
 
 
-def test_the_pairs_in_rehearsal(tmp_path, again):
+def test_the_pairs_in_rehearsal(tmp_path, again, capsys):
     """From a file of uint16 tokens to records; a second call finds nothing to do."""
     tokens = rr.open_corpus("fables", "bpe:300", log=lambda line: None)
     text = tmp_path / "tokens.bin"
@@ -126,6 +126,9 @@ def test_the_pairs_in_rehearsal(tmp_path, again):
     assert len(results) == 9  # three budgets of three runs
     assert not list((tmp_path / "out" / "runs").glob("*/checkpoint"))  # no weights stay
     assert "begins" not in again(gpu_pairs, *words)
+    np.asarray(tokens.train[1:20_001]).astype(np.uint16).tofile(text)
+    assert gpu_pairs.main() == 2  # the records are of another text
+    assert "is no run of this plan on this text" in capsys.readouterr().err
 
 
 def test_the_check_in_rehearsal(tmp_path, again):

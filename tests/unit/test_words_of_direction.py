@@ -66,7 +66,9 @@ BEHIND = {
     "under Muon the network that halves is ahead": [
         "f4_muon: review - constant", "f4_muon: state-gate - constant",
         "g2_muon: state-gate - constant"],
-    "there they have a lower loss than the standard residual and than `constant`": MUON,
+    "there they have a lower loss than the standard residual and": MUON,
+    "Both gates are higher than `constant` there": [
+        "f4_muon: review - constant", "g2_muon: state-gate - constant"],
     # the landing page
     "the third, by itself, is worse than the plain sum": ["f2_field: gated-residual - standard"],
     "A learned gate beats always halving": ["f1_pairs: review - constant"],
