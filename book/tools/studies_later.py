@@ -237,7 +237,7 @@ def f6() -> Study:
             "lr": 1.0e-3,
             **ALIKE,
         },
-        seeds=tuple(range(3, 11)),  # along the path of a run: on a CPU that of the others
+        seeds=tuple(range(3, 11)),  # along the path that rr train takes: on a CPU BLOCKS
     )
 
 

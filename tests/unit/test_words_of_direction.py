@@ -61,20 +61,20 @@ BEHIND = {
             "mini_arms", "e1_rates[rung=mini]", "f2_field",
             "e2_training[steps=300]", "e2_training[steps=1200]")),
     ],
-    "In twenty pairs its perplexity is": ["f1_pairs: review - constant"],
+    "In twenty pairs Review's perplexity is": ["f1_pairs: review - constant"],
+    "on five new seeds we cannot tell whether it helps": ["g4_skips: standard + constant - standard"],
     "After 4,800 steps three seeds cannot tell": [f"{LATE}review - constant"],
     "under Muon the network that halves is ahead": [
         "f4_muon: review - constant", "f4_muon: state-gate - constant",
         "g2_muon: state-gate - constant"],
     "there they have a lower loss than the standard residual and": MUON,
-    "Both gates are higher than `constant` there": [
+    "Review and `state-gate` have a higher loss than `constant` there": [
         "f4_muon: review - constant", "g2_muon: state-gate - constant"],
     # the landing page
     "the third, by itself, is worse than the plain sum": ["f2_field: gated-residual - standard"],
     "A learned gate beats always halving": ["f1_pairs: review - constant"],
-    "Under Muon, another optimiser, the network that halves is ahead of both gates": [
-        "f4_muon: review - constant", "g2_muon: state-gate - constant",
-        "g2_muon: standard + constant - constant"],
+    "under Muon, another optimiser, the network that halves is ahead of both gates": [
+        "f4_muon: review - constant", "g2_muon: state-gate - constant"],
     # What we know
     "the Review gate beats a constant ½, and so does": [
         "f1_pairs: review - constant", "f1_pairs: state-gate - constant"],
@@ -84,6 +84,8 @@ BEHIND = {
     "So on these seeds the lead shrinks from there on": [
         "review - constant, change along the run", f"{LATE}review - constant"],
     # Which rule
+    "So the first values help there, by more than their size": [
+        f"g2_muon: standard + constant - standard{x}" for x in ("", LARGE)],
     "each finished lower than both baselines": [
         f"f2_field: {arm} - {base}" for base in ("standard", "constant")
         for arm in ("unet", "state-gate", "rezero:init=paper")]
