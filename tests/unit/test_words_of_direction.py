@@ -62,7 +62,8 @@ BEHIND = {
             "e2_training[steps=300]", "e2_training[steps=1200]")),
     ],
     "In twenty pairs Review's perplexity is": ["f1_pairs: review - constant"],
-    "on five new seeds we cannot tell whether it helps": ["g4_skips: standard + constant - standard"],
+    "on five new seeds we cannot tell whether it helps": [
+        "g4_skips: standard + constant - standard"],
     "After 4,800 steps three seeds cannot tell": [f"{LATE}review - constant"],
     "under Muon the network that halves is ahead": [
         "f4_muon: review - constant", "f4_muon: state-gate - constant",
