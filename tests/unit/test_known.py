@@ -105,9 +105,12 @@ def test_a_difference_in_words_is_one_of_perplexity():
 @pytest.mark.parametrize(
     ("said", "name"),
     [
-        ("its perplexity is {} than that of the half", "f1_pairs: review - constant, mean"),
-        ("{} than the half", "e2_training[steps=4800]: review - constant"),
-        ("Review's perplexity is {}", "f4_muon: review - constant, mean"),
+        (
+            "In twenty pairs Review's perplexity is {} than that of the network that halves",
+            "f1_pairs: review - constant, mean",
+        ),
+        ("three seeds cannot tell: it is {}.", "e2_training[steps=4800]: review - constant"),
+        ("Review's perplexity is {} than its", "f4_muon: review - constant, mean"),
     ],
 )
 def test_the_readme_says_sizes_that_the_records_have(said, name):
