@@ -20,6 +20,7 @@ from rrbook.explorables import at_scale, which
 from rrbook.stats import field
 from rrbook.stats.emergence import TUNING
 from rrstudy import stats
+from rrstudy.perf.benchmark import ratios
 from rrstudy.stats.results import arm_of
 
 MEASURED = rr.DATA / "measured"
@@ -137,22 +138,21 @@ def _on_a_gpu(rung: str, rule: str = "highway") -> str:
     return f"{of[rule] / of['standard']:.2f}"
 
 
-def _second_card(*names: str) -> list[dict]:
-    """Review's rows of the second session on a GPU."""
+def _second_card() -> list[dict]:
+    """The rows of the second session on a GPU, those that launches decide among them."""
     kept = json.loads((MEASURED / "gpu_check" / "steps.json").read_text())
-    return [row for name in names for row in kept[name] if row["rule"] == "review"]
+    return kept["rows"] + kept["launch_bound"]
 
 
 def _review_on_a_gpu(rung: str) -> str:
     """Review's compiled step over the standard one: median, least and most of three repeats."""
-    rows = _second_card("over_the_standard", "launch_bound_over_the_standard")
-    (over,) = [row for row in rows if row["rung"] == rung]
+    (over,) = [r for r in ratios(_second_card(), {"rule": "standard"}) if r["rung"] == rung]
     return "{time:.2f} ({least:.2f} to {most:.2f})".format(**over)
 
 
 def _review_in_memory() -> str:
     """Predicted over measured peak of Review's rows there, least and most."""
-    rows = _second_card("rows", "launch_bound")
+    rows = [row for row in _second_card() if row["rule"] == "review"]
     over = [row["predicted_bytes"] / row["peak_bytes"] for row in rows]
     return f"{min(over):.2f} to {max(over):.2f}"
 
