@@ -135,7 +135,7 @@ def f5() -> Study:
 
 CLIFF = 0.1
 SHORT: Options = {"rung": "mini", "tokenizer": "bpe:4096", "steps": 300, **ALIKE}
-FULL: Options = SHORT | {"precision": "fp32"}  # the plan says why
+FULL: Options = SHORT | {"precision": "fp32"}  # G3 to G5: the plan says why
 PLAIN: Options = {"rule": "standard"}
 OWN_AS_LARGE = f"constant:lam=0,own={math.sqrt(5):.10g}"  # as 2V₁ + Vₙ
 
@@ -235,7 +235,7 @@ def f6() -> Study:
             "tokenizer": "bpe:4096",
             "budgets": (1200, 2400, 4800),
             "lr": 1.0e-3,
-            "precision": "fp32",  # so that any machine can go on
+            **ALIKE,
         },
         seeds=tuple(range(3, 11)),  # along the path that rr train takes: on a CPU BLOCKS
     )
