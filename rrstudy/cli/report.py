@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from rr.cli.output import locate_errors
 from rr.cli.sample import add_own_rules
@@ -48,7 +49,7 @@ def run(args) -> None:
         raise RRError(f"--baseline is for a folder of runs, and {args.folder} is one run: leave it")
     elif finished(folder) is None:  # which refuses a corrupt result, whatever report there is
         raise RRError(f"{args.folder} has not ended: rr train resumes it, then it has a report")
-    elif not notebook.complete(report):
+    elif not notebook.complete(report, folder.name):
         notebook.check_installed()
         _, run = read_specification(folder)
         with locate_errors(*args.rule):
@@ -81,11 +82,21 @@ def _report_of_runs(folder: Path, report: Path, args) -> None:
 
 
 def _report_of_run(run, folder: Path) -> list[str]:
-    """The arguments of `python` that execute the run's notebook; it finds the run finished."""
+    """The arguments of `python` that execute the run's notebook; it finds the run finished.
+
+    RRError where the notebook's parameters would name another run, which it would train.
+    """
+    from rr.training.planning import plan
     from rrstudy.command_line import options
     from rrstudy.sweep import Cell, Runner
 
-    return Runner("papermill", folder.parent, {}).argv(Cell(run, options(run), flops=0))
+    given: Any = options(run)
+    if plan(**given).id != run.id:
+        raise RRError(
+            f"{folder.name} has a setting that no option of rr train gives, nor a "
+            "report's parameter: rr table and rr verify read it"
+        )
+    return Runner("papermill", folder.parent, {}).argv(Cell(run, given, flops=0))
 
 
 def _execute(words: list[str]) -> None:

@@ -95,7 +95,7 @@ class Runner:
             path = self.out / cell.id / "result.json"
             raise RunFailed(f"{path} is corrupt (status {result['status']!r})")
         if self.kind == "papermill" and result["status"] == "finished":
-            if not notebook.complete(self.out / cell.id / notebook.REPORT):
+            if not notebook.complete(self.out / cell.id / notebook.REPORT, cell.id):
                 return None
         return result["status"]
 

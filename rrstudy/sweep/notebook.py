@@ -150,12 +150,14 @@ def _guessed(word: str) -> object:
     return word
 
 
-def complete(report: Path) -> bool:
-    """Whether papermill executed a report completely, without an error."""
+def complete(report: Path, run_id: str) -> bool:
+    """Whether papermill executed this run's report completely, without an error."""
     try:
         executed = json.loads(file_bytes(report, 256 * MIB))
         code = [cell for cell in executed["cells"] if cell["cell_type"] == "code"]
-        return bool(executed["metadata"]["papermill"]["end_time"]) and all(
+        done = executed["metadata"]["papermill"]
+        ended = bool(done["end_time"]) and Path(done["output_path"]).parent.name == run_id
+        return ended and all(
             cell["metadata"]["papermill"]["status"] == "completed" for cell in code
         )
     except (OSError, ValueError, KeyError, TypeError):

@@ -230,6 +230,9 @@ def test_a_finished_run_and_a_folder_of_runs_become_pages(
     assert nbformat.reads(saved, 4).metadata["papermill"]["end_time"]
     assert folder.name in page(folder, "b.html")
     assert (folder / "report.ipynb").read_bytes() == saved
+    other = tmp_path / "runs" / made["standard", 1].name
+    shutil.copy(folder / "report.ipynb", other)  # which is no report of this run
+    assert other.name in page(other, "d.html") and folder.name not in page(other, "d.html")
     assert "standard" in page(folder.parent, "c.html")
     assert not (tmp_path / "ran").exists()
     (folder / "result.json").write_text("{")  # the old report is not handed out as if it were whole
@@ -264,6 +267,15 @@ def test_a_report_is_never_of_another_text(trained, tmp_path, refuses):
     assert "was trained with corpus" in refuses("report", folder)
     assert [path.name for path in (tmp_path / "runs").iterdir()] == [folder.name]
     assert not (folder / "report.ipynb").exists()
+
+
+def test_a_report_never_trains_another_run(trained, tmp_path, refuses, tiny_corpus):
+    """Parameters of the notebook would name one where a setting is no option of `rr train`."""
+    run = rr.plan(BODY, "standard", corpus=tiny_corpus, tokenizer="bpe:300", batch=2, steps=2)
+    run = replace(run, recipe=replace(run.recipe, weight_decay=0.2, eval_batches=2))
+    folder = rr.train(run, tmp_path / "runs", cache=trained[1], log=lambda line: None)
+    assert "has a setting that no option of rr train gives" in refuses("report", folder)
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == [folder.name]
 
 
 def test_a_folder_without_a_result_has_a_report_and_an_empty_one_none(trained, tmp_path, refuses):
