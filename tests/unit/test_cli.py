@@ -80,6 +80,8 @@ BAD = [
     ("rung", "nano:depth=3", ["no option 'depth'", "n_layer"]),
     ("rung", "nano:n_layer=-1", ["n_layer must be", "got -1"]),
     ("rung", "nano:d_model=15,n_head=2", ["15", "2 heads"]),
+    ("rung", "nano:n_layer=20000", ["at most 10000", "20000"]),
+    ("loops", "2147483647", ["at most 10000", "2147483647"]),
     ("tokenizer", "gpt3", ["unknown tokenizer 'gpt3'"]),
     ("tokenizer", "~no-such-user/x", ["unknown tokenizer '~no-such-user/x'"]),
     ("corpus", "file:~no-such-user/x", ["no file or folder ~no-such-user/x"]),
