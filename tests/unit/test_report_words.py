@@ -195,7 +195,7 @@ def test_weights_that_are_no_numbers_write_no_text(ended, monkeypatch):
     model, *rest = rr.load(ended.folder, "cpu")
     model.token.weight.data.fill_(float("inf"))
     monkeypatch.setattr("rrbook.reports.run.load", lambda *_: (model, *rest))
-    assert report.text(ended.folder) == ""
+    assert report.text(ended.folder) == "nothing: it diverged"
 
 
 def test_a_run_that_diverged(ended):

@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_rgba
 from matplotlib.image import AxesImage
+from matplotlib.ticker import LogLocator
 
 from rr.errors import RRError
 
@@ -70,6 +71,8 @@ def size_by_passes(
         keep(ax, passes, {f"ε = {scale}": y})
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
+    ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))  # decades alone may be none
+    ax.yaxis.set_major_formatter("{x:g}")
     ax.set_xticks(list(passes), [str(n) for n in passes])
     ax.minorticks_off()
     ax.set_xlabel("passes N" if tied else "blocks")

@@ -69,7 +69,8 @@ def norm_curve(ax: Axes, norms: Sequence[Mapping], clip: float) -> Axes:
     for curve in norms:
         shown = style_of(curve["rule"])
         x, y = curve["steps"], finite(curve["loss"], "the gradient norm")
-        ax.plot(x, y, color=shown["color"], ls=shown["linestyle"], lw=1.2)
+        mark = "." if len(x) == 1 else None
+        ax.plot(x, y, marker=mark, color=shown["color"], ls=shown["linestyle"], lw=1.2)
         keep(ax, x, {"": y})
     ax.axhline(clip, color=VERMILLION, lw=1.2, ls="--")
     look = {"color": readable(VERMILLION), "fontsize": 9.5, "path_effects": HALO}

@@ -58,9 +58,8 @@ def loss_curves(
             good = np.isfinite(loss)
             end = len(loss) if good.all() else int(np.argmin(good))
             width, opacity = (1.8, 1) if alone else (0.9, 0.45)
-            ax.plot(
-                steps[:end], loss[:end], color=colour, ls=line, lw=width, alpha=opacity, label=label
-            )
+            look = {"color": colour, "ls": line, "marker": "." if end == 1 else None}
+            ax.plot(steps[:end], loss[:end], lw=width, alpha=opacity, label=label, **look)
             keep(ax, steps[:end], {label: loss[:end]})
             if 0 < end < len(loss):
                 ax.plot(steps[end - 1], loss[end - 1], "x", color=colour, ms=9, mew=2.5)

@@ -45,6 +45,7 @@ BATCHES = 32  # of held-out text that a report scores again, for the reliability
 LARGEST_CURVE = 64 * MIB  # bytes read of a metrics.jsonl at most
 COUNTED = 2**24  # training tokens that a report's bigram table counts at most: 128 MiB of pairs
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # quantiles of a gate
+NO_NUMBERS = "nothing: it diverged"
 
 
 def chosen(tier: str, rung: str = "", rule: str = "", **options) -> Run:
@@ -110,16 +111,16 @@ def _trained(run: Run, out: str, options: Mapping[str, Any]) -> Path:
 
 
 def text(folder: str | Path, tokens: int = 40, device: str = "") -> str:
-    """What the model of a run's newest checkpoint writes; "" where the run diverged."""
+    """What the model of a run's newest checkpoint writes, or why it is nothing."""
     result = finished(Path(folder))
     if result is not None and result["status"] == "diverged":
-        return ""
+        return NO_NUMBERS
     model, _, vocabulary = load(folder, device or None)
     with torch.no_grad():  # before the trainer has noticed: it writes no text, either
         start = torch.tensor([[vocabulary.eot]], device=model.token.weight.device)
         if not model(start).isfinite().all():
-            return ""
-    return sample(model, vocabulary, tokens=tokens)
+            return NO_NUMBERS
+    return sample(model, vocabulary, tokens=tokens) or "nothing: it ends the text at once"
 
 
 def bigram(run: Run, cache: str = "") -> float:
@@ -239,8 +240,9 @@ def outcome(ended: Ended) -> str:
             "the run is kept, and marked in every table"
         )
     shortened = " (shortened)" if result["eval_shortened"] else ""
+    steps = f"{result['steps']} step{'s' * (result['steps'] != 1)}"
     return (
-        f"finished {result['steps']} steps: held-out loss {result['val_loss']:.4f} nats per token, "
+        f"finished {steps}: held-out loss {result['val_loss']:.4f} nats per token, "
         f"ECE {result['ece']:.4f}, over {result['eval_tokens']:,} held-out tokens{shortened}"
     )
 
@@ -313,6 +315,8 @@ def gates(model: Model, idx) -> tuple[list[dict], str]:
             )
             if size and not each:
                 why = "what it writes is no multiple of the update"
+                if (written**2).sum() < 1e-12 * (step.h.double() ** 2).sum():
+                    why = "what it writes is lost in the rounding of the stream"
                 return [], f"No gate and no coefficient: {why}."
             if size and not one:  # its channels have come apart
                 row["name"] = f"{name}, mean"
