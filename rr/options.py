@@ -17,6 +17,8 @@ def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
     A reader's own class, `"my_rule.py:Name"` or `"my_rule.py:Name:option=1"`, keeps its path as
     part of the name.
     """
+    if not isinstance(spec, str):
+        raise RRError(f"a rung or a rule must be text, as in 'review:rank=64', got {spec!r}")
     head, _, rest = spec.partition(":")
     if head.endswith(".py"):
         name, _, rest = rest.partition(":")
@@ -57,7 +59,7 @@ def written(spec: str, kind: str = "values") -> str:
 
 
 def _renamed(spec: str, names: dict[str, str]) -> str:
-    name, colon, rest = spec.partition(":")
+    name, colon, rest = str(spec).partition(":")
     return f"{names.get(name, name)}{colon}{rest}"
 
 
@@ -78,12 +80,7 @@ class RunOption:
     metavar: str | None = None
 
 
-def option(
-    help: str,
-    read: Callable[[str], Any] = str,
-    metavar: str | None = None,
-    **more,
-) -> Any:
+def option(help: str, read: Callable[[str], Any] = str, metavar: str | None = None, **more) -> Any:
     """A dataclass field that is an option of a run; `more` as for `dataclasses.field`."""
     return field(metadata={"option": RunOption(help, read, None, metavar)}, **more)
 

@@ -34,9 +34,9 @@ LATER = {
 class ModelConfig:
     """The decoder's shape. Widths in channels, lengths in tokens.
 
-    Raises RRError for sizes below 1, more than 10,000 blocks in all passes, a d_model that n_head
-    does not divide, an n_head that n_kv_head does not divide, or an unknown flavour. Whether the
-    rules exist is checked where they are built. `rr.residual.RULES` lists the residual rules,
+    Raises RRError for sizes below 1, more than 10,000 blocks in all, a d_model that n_head does not
+    divide, an n_head that n_kv_head does not divide, or an unknown flavour. Whether the rules exist
+    is checked where they are built. `rr.residual.RULES` lists the residual rules,
     `rr.residual.REGISTRY` the value rules too, each with its equation and options.
 
     Example:
@@ -64,9 +64,7 @@ class ModelConfig:
         for name in ("vocab_size", "n_layer", "n_head", "d_model", "d_ff", "seq_len", "n_loops"):
             positive(name, getattr(self, name))
         if self.depth > 10_000:  # whatever counts sublayers would fill the memory
-            raise RRError(
-                f"n_layer times n_loops must be at most 10000, got {self.n_layer} · {self.n_loops}"
-            )
+            raise RRError(f"n_layer · n_loops must be at most 10000, got {self.depth}")
         check_texts(self, "rule", "values", "flavour")
         if self.d_model % self.n_head:
             raise RRError(

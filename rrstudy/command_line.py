@@ -3,8 +3,10 @@
 import shlex
 from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Any
 
-from rr.options import options_of, parse_spec
+from rr.model.sizes import arm
+from rr.options import options_of, parse_spec, written
 from rr.specs import Recipe, Run
 from rr.training import planning
 
@@ -32,6 +34,23 @@ def options(run: Run) -> dict[str, object]:
         if name not in ("steps", "budgets") and getattr(recipe, name) != usual[name]:
             given[name] = getattr(recipe, name)
     return given
+
+
+def named_by_options(run: Run) -> bool:
+    """Whether `options(run)` name this run, and no other recipe or model."""
+    given: Any = options(run)
+    chosen = {name: given[name] for name in options_of(Recipe) if name in given}
+    body = run.model
+    model = arm(
+        run.rung,
+        body.rule,
+        body.vocab_size,
+        run.protocol,
+        body.values,
+        body.n_loops,
+        body.flavour,
+    )
+    return (planning.recipe(run.rung, run.protocol, **chosen), model) == (run.recipe, body)
 
 
 def sample_command(run: Run, out: str) -> str:
@@ -66,6 +85,7 @@ def typed(options: Mapping[str, object]) -> list[str]:
         if value is True:
             continue
         for item in value if isinstance(value, list | tuple) else [value]:
+            item = written(str(item)) if name == "values" else item
             words.append(",".join(map(str, item)) if isinstance(item, list | tuple) else str(item))
     return words
 

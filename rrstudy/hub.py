@@ -45,7 +45,7 @@ from rr.model.weights import check_sizes
 from rr.residual import as_allowed
 from rr.training.loading import load, read_specification
 from rr.training.run_folder import finished
-from rrstudy.command_line import options, words
+from rrstudy.command_line import named_by_options, options, words
 
 # What the hub's library raises for a bad name, a refusal, and a connection that fails.
 REFUSED = (
@@ -77,12 +77,14 @@ ids = model.vocabulary.encode("Once upon a time")
 {% for name, value in facts.items() %}| {{ name }} | {{ value }} |
 {% endfor %}
 The loss is in nats per token, on held-out text of the corpus above. It is one run of one seed: this
-card does not know how much other seeds differ. The command that trained it:
+card does not know how much other seeds differ.
+{% if command %} The command that trained it:
 
 ```bash
 {{ command }}
 ```
-"""
+{% else %} It has settings that no option of `rr train` gives: config.json and run.json have them.
+{% endif %}"""
 
 
 def home() -> str | None:
@@ -278,7 +280,7 @@ def _card(
         rule=run.rule,
         values=run.values,
         corpus=result["corpus"],
-        command=words(given, "train", "runs"),
+        command=words(given, "train", "runs") if named_by_options(run) else "",
         facts={"run": run.id}
         | {name: getattr(model.config, name) for name in sizes}
         | {name: result[name] for name in names if name in result},

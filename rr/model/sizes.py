@@ -73,7 +73,7 @@ def arm(
     loops: int = 1,
     flavour: str = "gpt2",
 ) -> ModelConfig:
-    """The model of one arm at one rung, widened to the parameter count of the rung's Review arm.
+    """The model of one arm at one rung, widened to the parameter count of Review with `values`.
 
     paper: d grows in steps of n_head until the count is at least Review's, as the study did (of
     2·n_head for llama, whose heads need an even number of channels).
@@ -104,10 +104,6 @@ def arm(
         return body
     if protocol == "paper":
         step = body.n_head * (2 if flavour == "llama" else 1)
-        sure = int(body.d_model * ((target / count(body)) ** 0.5 - 1) / step)
-        ahead = widened(body, body.d_model + step * sure)  # scalars grow by less than d²
-        if count(ahead) < target:
-            body = ahead
         while count(body) < target:
             body = widened(body, body.d_model + step)
         return body

@@ -379,8 +379,12 @@ class Model(nn.Module):
         temperature: divides the logits; 0 takes the most probable token. top_k: draw from the k
         most probable alone. generator: of the draws, on the CPU. stop: a token id that ends the
         text early. cached: False recomputes every step: slower, with the same tokens.
-        RRError where logits are not finite, temperature < 0 or top_k < 1.
+        RRError where logits are not finite, temperature < 0 or top_k < 1, for ids beyond seq_len,
+        and for several rows with a `stop`, which each would reach at another step.
         """
+        if idx.shape[1] > self.config.seq_len or (stop is not None and len(idx) > 1):
+            longest = f"(1, T) with T at most seq_len {self.config.seq_len}"
+            raise RRError(f"give ids {longest}, several rows without stop, got {tuple(idx.shape)}")
         if temperature < 0 or (top_k is not None and top_k < 1):
             raise RRError(f"give temperature ≥ 0 and top_k ≥ 1, got {temperature} and {top_k}")
         caches = self.caches()

@@ -437,9 +437,8 @@ def resolve(spec: str, kind: str = "residual") -> tuple[type[Any], dict[str, Any
         cls, (path, _, class_name) = own.load(name), name.rpartition(":")
         if not (inspect.isclass(cls) and issubclass(cls, Described) and cls.kind == kind):
             base = "rr.Rule" if kind == "residual" else "rr.residual.values.ValueRule"
-            raise RRError(
-                f"{path} has no {kind} rule named {class_name!r}: expected a subclass of {base}"
-            )
+            what = f"{kind} rule named {class_name!r}"
+            raise RRError(f"{path} has no {what}: expected {path}:Class, a subclass of {base}")
         if "name" not in vars(cls):  # it would inherit the name of its base class
             cls.name = class_name
     elif name in known:
@@ -447,6 +446,10 @@ def resolve(spec: str, kind: str = "residual") -> tuple[type[Any], dict[str, Any
     else:
         what = "rule" if kind == "residual" else "value rule"
         names = nearest(name, [written(one, kind) for one in known])
+        if kind == "residual" and recorded(name, "values") in REGISTRY["values"]:
+            names = "it is a value rule, for --values"
+        elif kind == "values" and name in REGISTRY["residual"]:
+            names = "it is a residual rule, for --rule"
         raise RRError(f"unknown {what} {name!r}: {names}, or your own as my_rule.py:Class")
     return cls, cls.parse(given)
 

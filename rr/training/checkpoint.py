@@ -292,9 +292,3 @@ class Interval:
                 f"failure every {BETWEEN_FAILURES / 3600:g} h and at most {LARGEST_SHARE:.0%} of "
                 "the time; --save-every SECONDS sets it)"
             )
-
-
-def check_interval(every: float | None) -> None:
-    """Raise RRError unless `every` is None or a number of seconds above 0."""
-    if every is not None and not every > 0:
-        raise RRError(f"save-every must be a number of seconds above 0, or auto, got {every}")

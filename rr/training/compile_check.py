@@ -24,12 +24,7 @@ NOISE = 0.02  # added to the weights meanwhile: a parameter that starts at 0 hid
 TOLERANCE = {"fp32": 0.005, "tf32": 0.05, "fp16": 0.1, "bf16": 0.25}
 
 
-def compiled_error(
-    model: Model,
-    windows: int,
-    precision: str,
-    backend: Backend,
-) -> str | None:
+def compiled_error(model: Model, windows: int, precision: str, backend: Backend) -> str | None:
     """Why this compiled model cannot be trusted, in one line; None where it is right.
 
     model: compiled in place (`rr.model.compile_model`), on its device; its weights are the same

@@ -10,7 +10,7 @@ from .. import io
 from ..data import batches
 from ..data.corpus import Tokens, identity, open_corpus
 from ..data.tokenizer import FILES
-from ..errors import CompiledWrong, RRError, RunFailed, positive
+from ..errors import CompiledWrong, RRError, RunFailed, check_number, positive
 from ..model.costs import count
 from ..model.sizes import other_size, published_params
 from ..options import Request
@@ -45,7 +45,9 @@ def check_request(request: Request, here: bool = True) -> None:
         backend.parse_backend(request.backend)
     if request.micro_batch is not None:
         positive("micro-batch", request.micro_batch)
-    checkpoint.check_interval(request.save_every)
+    if request.save_every is not None:
+        wanted = "a number of seconds above 0, or auto"
+        check_number("save-every", request.save_every, wanted, lambda every: every > 0)
     check_strategy(request.parallel or "ddp")
     if request.charts:
         from .loggers import check_loggers

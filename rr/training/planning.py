@@ -31,7 +31,8 @@ def plan(
     published rung needs one named). tokenizer: likewise; None: "bpe:1024" for fables, else "gpt2".
 
     Where the rung's name overrides no size, a smaller arm than Review is widened to the number of
-    parameters of the rung's Review arm. The other options, by keyword, None for the default:
+    parameters of the rung's Review arm with the same value rule. The other options, by keyword,
+    None for the default:
 
     OPTIONS
 
@@ -73,6 +74,8 @@ def text_of(rung: str, corpus: str | None, tokenizer: str | None) -> tuple[str, 
     asks for its text, and on fables for the tokenizer.
     """
     published = parse_rung(rung)[0].published
+    if not isinstance(corpus, str | None) or not isinstance(tokenizer, str | None):
+        raise RRError(f"corpus and tokenizer must be text, got {corpus!r} and {tokenizer!r}")
     if published and corpus is None:
         raise RRError(
             f"rung {rung} needs a text: give --corpus tinystories (GPT-2's tokenizer, the "
@@ -117,13 +120,8 @@ def recipe(
             raise RRError(f"unknown option {name!r}: {nearest(name, RUN_OPTIONS)}")
     usual: dict[str, Any] = {"batch": rung.batch, "lr": rung.lr}
     if protocol == "paper":
-        usual = {
-            "batch": 64,
-            "lr": 2e-4,
-            "schedule": "cosine",
-            "decay_all": True,
-            "precision": "tf32",
-        }
+        usual = {"batch": 64, "lr": 2e-4, "precision": "tf32"}
+        usual |= {"schedule": "cosine", "decay_all": True}
     chosen = {name: value for name, value in chosen.items() if value is not None}
     usual["warmup"] = usual_warmup(protocol, steps)
     branches = tuple(budgets) if budgets is not None and len(budgets) > 1 else None

@@ -15,7 +15,7 @@ import torch
 from .. import io
 from ..data import batches
 from ..data.batches import batch_starts
-from ..errors import CompiledWrong, Interrupted, RunFailed
+from ..errors import CompiledWrong, Interrupted, RunFailed, positive
 from ..model.costs import count
 from ..model.init import initialise
 from ..model.transformer import Model
@@ -56,8 +56,8 @@ def train(
 
     request: device, threads, backend and the other options of the machine. log: receives every line
     of progress; None prints them. cache: the folder of tokenised texts; None: `$RR_CACHE`, else
-    `~/.cache/review-residuals`. stop_after: steps after which it stops, saved, as after SIGTERM;
-    its schedule stays that of the whole run.
+    `~/.cache/review-residuals`. stop_after: steps, those of branches too, after which it stops,
+    saved, as after SIGTERM; its schedule stays that of the whole run.
 
     A loss that is not finite ends the run as "diverged". Raises RRError for bad input,
     `rr.errors.RunFailed` where the run cannot continue, and `rr.errors.Interrupted` after SIGTERM
@@ -74,6 +74,8 @@ def train(
         True True
     """
     check_request(request)
+    if stop_after is not None:
+        positive("stop_after", stop_after)
     folder = Path(out) / run.id
     world = World.from_environment(request.parallel, pick_device(request.device))
     check(run, request, world)
@@ -180,7 +182,9 @@ class Training:
 
     def go(self, stop_after: int | None = None) -> None:
         """Train segment by segment, evaluate at the end of each budget, write the result."""
-        self.stop_after = stop_after
+        self.stop_after = stop_after or float("inf")
+        if self.steps_taken >= self.stop_after:
+            raise Interrupted(f"{self.folder} has taken {self.steps_taken} steps already")
         first = self.segments.index(self.segment)
         with self._open_charts() as self.charts, Stop() as stop:
             for segment in self.segments[first:]:
@@ -221,7 +225,7 @@ class Training:
                 self._after_first_step()
             if self.schedule_step % every == 0 or self.steps_taken == segment.end:
                 self._begin_line()
-            stop.requested |= self.steps_taken == self.stop_after
+            stop.requested |= self.steps_taken >= self.stop_after
             stop.requested, save, record = self.world.any(
                 stop.requested, self._due(self.saved_at, self.interval.seconds), self._record_due()
             )
@@ -256,10 +260,8 @@ class Training:
 
     def _after_first_step(self) -> None:
         """Log the settings; on a GPU also score one batch, so that a lack of memory shows now."""
-        settings = (
-            f"{self.optimizer_step.description}, backend {self.context.settings.backend_name}"
-        )
-        self.progress.say(f"{self.id}: {settings}")
+        backend = self.context.settings.backend_name
+        self.progress.say(f"{self.id}: {self.optimizer_step.description}, backend {backend}")
         if self.device.type == "cuda":
             self._held_out(np.random.RandomState(0), 1)
 

@@ -1,7 +1,9 @@
 """`rr power`: how many seeds a difference needs, before anything is trained."""
 
+from math import isfinite
+
 from rr.cli.output import add_json, log, print_json
-from rr.errors import RRError, positive
+from rr.errors import RRError, check_number, positive
 
 from .options import add_design
 from .table import runs_of
@@ -34,6 +36,11 @@ def run(args) -> None:
     if args.effect is None and args.seeds is None:
         raise RRError("nothing to compute: give --effect, --seeds, or both")
     positive("comparisons", args.comparisons)
+    for name in ("sd", "effect"):
+        if (given := getattr(args, name)) is not None:
+            check_number(name, given, "a finite number other than 0", lambda x: x and isfinite(x))
+    if args.seeds is not None and args.seeds < 2:
+        raise RRError(f"seeds must be at least 2, got {args.seeds}")
     rows = [_plan(args, **spread) for spread in _spreads(args)]
     if args.json:
         print_json(rows)

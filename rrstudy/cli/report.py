@@ -5,7 +5,6 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from rr.cli.output import locate_errors
 from rr.cli.sample import add_own_rules
@@ -86,17 +85,15 @@ def _report_of_run(run, folder: Path) -> list[str]:
 
     RRError where the notebook's parameters would name another run, which it would train.
     """
-    from rr.training.planning import plan
-    from rrstudy.command_line import options
+    from rrstudy.command_line import named_by_options, options
     from rrstudy.sweep import Cell, Runner
 
-    given: Any = options(run)
-    if plan(**given).id != run.id:
+    if not named_by_options(run):
         raise RRError(
             f"{folder.name} has a setting that no option of rr train gives, nor a "
             "report's parameter: rr table and rr verify read it"
         )
-    return Runner("papermill", folder.parent, {}).argv(Cell(run, given, flops=0))
+    return Runner("papermill", folder.parent, {}).argv(Cell(run, options(run), flops=0))
 
 
 def _execute(words: list[str]) -> None:

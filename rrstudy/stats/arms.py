@@ -376,12 +376,25 @@ def _compare(row: dict, arm: Arm, base: Arm, design: str, level: float) -> int |
         row["notes"].append(f"seed {_listed(alone)} not run by {base.name}")
     if base.same_losses:
         row["notes"].append(SAME.format(base.name))
+    if (more := _more_params(arm, base)) is not None:
+        row["notes"].append(f"{abs(more):.0%} {'more' if more > 0 else 'fewer'} parameters")
     _test(row, mine, theirs, shared, design, level)
     if arm.same_losses or base.same_losses:  # copies of one run are no sample
         row |= dict.fromkeys(name for name in NUMBERS if name not in ("difference", "sd"))
     common = mine_run & theirs_run
     counted = len(common) if design == "paired" else min(len(mine_run), len(theirs_run))
     return 1 if counted >= 2 else None
+
+
+def _more_params(arm: Arm, base: Arm) -> float | None:
+    """By which share an arm is larger than its baseline; None where they are alike, or untold.
+
+    A step of an MLP's width is up to 3 % of the smallest rung: arms of one size differ by less.
+    """
+    sizes = [one.runs[0].get("params") if one.runs else None for one in (arm, base)]
+    mine, theirs = (size if isinstance(size, int | float) else 0 for size in sizes)
+    more = mine / theirs - 1 if mine and theirs else 0
+    return more if abs(more) > 0.03 else None
 
 
 def _test(row: dict, mine: dict, theirs: dict, shared: list, design: str, level: float) -> None:

@@ -26,7 +26,15 @@ GROUP = (
     "eval_shortened",
 )  # fmt: skip
 # The same, where a result says so (two files of one name are two corpora), or its run.json.
-TOLD = ("corpus_id", "tokenizer_id", "eval_batches", "depth_lr", "warmup", "optimizer")
+TOLD = (
+    "corpus_id", "tokenizer_id", "eval_batches", "depth_lr", "warmup", "optimizer", "settings",
+)  # fmt: skip
+# Fields of a recipe and of a model that no option of `rr train` sets, with their defaults.
+UNASKED_RECIPE = {
+    "schedule": "plateau", "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1,
+    "decay_all": False, "clip": 1.0,
+}  # fmt: skip
+UNASKED_MODEL = {"pad_vocab": True, "tied": True}
 KINDS = {"string": str, "int64": int, "double": (int, float)}  # of columns
 MARKUP = re.compile(r"<[a-zA-Z/!?]|[\r\n`]")
 NEEDED = ("id", "rule", "values", "seed", "lr", "status", "val_loss", *GROUP)
@@ -113,16 +121,27 @@ def _refuse_constant(word: str) -> float:
     raise ValueError(f"{word} is not JSON")
 
 
-def _warmup(record: Record, row: dict) -> dict:
-    """What run.json beside a result says of its warm-up, the one choice that results leave out."""
+def _described(record: Record, row: dict) -> dict:
+    """What run.json beside a result says that results leave out: `warmup` and `settings`.
+
+    settings: what no option of `rr train` gives, where it is not the default, "clip=0.5"; absent
+    where nothing is.
+    """
     try:
         described = record.object("run.json")
-        warmup = described["run"]["recipe"]["warmup"]
-    except (RunFailed, KeyError, TypeError):
+        recipe, model = described["run"]["recipe"], described["run"].get("model", {})
+        found = {"warmup": recipe["warmup"]}
+        other = [
+            f"{name}={part[name]}"
+            for part, names in ((recipe, UNASKED_RECIPE), (model, UNASKED_MODEL))
+            for name, usual in names.items()
+            if part.get(name, usual) != usual
+        ]
+    except (RunFailed, KeyError, TypeError, AttributeError):
         return {}
     if described.get("id") != row.get("id"):
         raise ValueError(f"it is the result of run {row.get('id')}, not of the run.json beside it")
-    return {"warmup": warmup}
+    return found | ({"settings": ", ".join(other)} if other else {})
 
 
 def rows_of(record: Record) -> list[dict]:
@@ -138,7 +157,7 @@ def rows_of(record: Record) -> list[dict]:
         wrong = str(error)
     if wrong:
         raise ValueError(wrong)
-    return _by_budget(_warmup(record, row) | row)
+    return _by_budget(_described(record, row) | row)
 
 
 def scan(folder: str | Path) -> "pd.DataFrame":

@@ -111,6 +111,14 @@ def test_a_card_names_the_data_set_of_the_hub(run, tmp_path, monkeypatch):
         assert (recorded["license"], recorded.get("datasets")) == (license, datasets)
 
 
+def test_a_card_has_no_command_that_trains_another_run(run, tmp_path, monkeypatch):
+    model, specification, vocabulary = loading.load(run)
+    other = replace(specification, recipe=replace(specification.recipe, weight_decay=0.5))
+    monkeypatch.setattr(hub, "load", lambda *_, **__: (model, other, vocabulary))
+    card = (rrstudy.save_pretrained(run, tmp_path / "shared") / "README.md").read_text()
+    assert "rr train --" not in card and "settings that no option of `rr train` gives" in card
+
+
 def test_the_card_s_command_trains_the_same_run(run, shared, tiny_corpus, tmp_path):
     card = (shared / "README.md").read_text()
     (line,) = (line for line in card.splitlines() if line.startswith("rr train"))

@@ -1,6 +1,7 @@
 """`rr.Residuals`: any rule around any branches, and the same network as `rr.Model`."""
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
@@ -239,6 +240,19 @@ def test_a_branch_takes_and_returns_more():
         (lambda: rr.Residuals("standard", 0, 2), "dim must be"),
         (lambda: rr.Residuals("standard", 8, 2, n_head=3), "multiple of n_head, got 8 and 3"),
         (lambda: rr.Residuals("reveiw", 8, 2), "did you mean review"),
+        (
+            lambda: rr.Model(rr.ModelConfig(64, 1, 1, 8, 16, 16)).generate(
+                torch.zeros(1, 17, dtype=torch.long), 1
+            ),
+            r"T at most seq_len 16.* got \(1, 17\)",
+        ),
+        (lambda: rr.Residuals("constant-resformer", 8, 2), "is a value rule, for --values"),
+        (lambda: rr.plan("nano", values="review"), "is a residual rule, for --rule"),
+        (lambda: rr.Residuals(None, 8, 2), "must be text, .* got None"),
+        (lambda: rr.plan(None), "must be text, .* got None"),
+        (lambda: rr.plan("nano", values=3), "must be text, .* got 3"),
+        (lambda: rr.plan("nano", corpus=Path("a.txt")), "must be text, got PosixPath"),
+        (lambda: rr.plan("nano", tokenizer=3), "must be text, got None and 3"),
         (lambda: rr.Residuals("attnres", 8, 2, loops=2), "needs loops=1, got 2"),
         (lambda: rr.Residuals("standard:per_pass=1", 8, 2, loops=2, norm=False), "per_pass=0"),
         (lambda: rr.Residuals("standard", 8, 2).open(torch.zeros(1, 3, 6)), r"got \(1, 3, 6\)"),

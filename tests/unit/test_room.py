@@ -16,6 +16,7 @@ from rr.model import sizes as rungs
 from rr.residual import REGISTRY
 from rr.training import memory, memory_fit, planning, trainer
 from rr.training.backend import parse_backend
+from rr.training.checkpoint import Checkpoints
 from rr.training.distributed import ALONE, World
 
 CPU = torch.device("cpu")
@@ -228,6 +229,18 @@ def test_a_run_that_cannot_fit_ends_before_anything_is_made(run, only, tmp_path,
     with pytest.raises(RRError, match="^rung nano.* GiB are free"):
         train(run, tmp_path / "out", **asked)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_run_stops_after_so_many_steps_however_often_it_is_asked(run, tmp_path):
+    for wrong in (0, -1, "3"):
+        with pytest.raises(RRError, match="stop_after must be an integer ≥ 1"):
+            train(run, tmp_path / "never", stop_after=wrong)
+    assert not (tmp_path / "never").exists()
+    for _ in range(2):
+        with pytest.raises(Interrupted):
+            train(run, tmp_path, stop_after=1)
+        assert Checkpoints(tmp_path / run.id, run.id).steps() == [1]
+    assert (train(run, tmp_path) / "result.json").exists()
 
 
 def test_a_run_that_goes_on_keeps_its_choices(run, only, tmp_path):

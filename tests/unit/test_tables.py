@@ -338,6 +338,30 @@ def test_runs_of_another_warm_up_are_another_group(tmp_path):
     assert "· warmup 7\n" in render(runs) and "· warmup 30\n" in render(runs)
 
 
+def test_runs_whose_settings_no_option_gives_are_a_group_of_their_own(tmp_path):
+    """The same command of `rr train` would name both: run.json alone knows."""
+    usual = {"warmup": 7, "clip": 1.0, "betas": [0.9, 0.95]}
+    for rule, seed in itertools.product(("standard", "review"), (0, 1)):
+        folder = tmp_path / f"{rule}{seed}"
+        folder.mkdir()
+        write_record(folder / "result.json", run(rule, seed, 3.0 + seed, id=folder.name))
+        recipe = usual | ({"clip": 0.5, "schedule": "cosine"} if rule == "review" else {})
+        described = {"id": folder.name, "run": {"recipe": recipe, "model": {"tied": True}}}
+        write_record(folder / "run.json", described)
+    runs = read_results(tmp_path)
+    assert all(row["difference"] is None for row in table(runs))
+    assert "· settings schedule=cosine, clip=0.5\n" in render(runs)
+
+
+def test_a_comparison_of_unequal_sizes_says_so(tmp_path):
+    runs = [run(rule, seed, 3.0 + 0.1 * seed * len(rule), params=params) for seed in (0, 1, 2)
+            for rule, params in (("standard", 1000), ("review", 1020), ("gtrxl", 1430),
+                                 ("constant", 800))]  # fmt: skip
+    notes = {row["arm"]: row["notes"] for row in table(runs)}
+    assert notes["gtrxl"] == ["43% more parameters"] and notes["review"] == []
+    assert notes["constant"] == ["20% fewer parameters"]
+
+
 def test_a_result_beside_another_run_s_settings_is_named(tmp_path):
     for name, warmup in (("a", 1), ("b", 8)):
         (tmp_path / name).mkdir()

@@ -230,6 +230,15 @@ def test_power_beforehand(capsys):
     assert row["alpha"] == 0.0125 and row["power"] < 0.8 and row["detectable"] > 0.01
 
 
+def test_what_power_cannot_plan_is_named(refuses):
+    for words, line in (
+        (["--sd", "nan", "--seeds", "5"], "sd must be a finite number other than 0, got nan"),
+        (["--sd", "0.1", "--effect", "0"], "effect must be a finite number other than 0, got 0"),
+        (["--sd", "0.1", "--seeds", "1"], "seeds must be at least 2, got 1"),
+    ):
+        assert line in refuses("power", *words)
+
+
 def test_the_spread_of_the_runs_at_hand(tmp_path, capsys, refuses):
     def planned(text, *words):
         path = put(tmp_path, "x.csv", HEAD + text)
