@@ -37,7 +37,7 @@ def options(run: Run) -> dict[str, object]:
 
 
 def named_by_options(run: Run) -> bool:
-    """Whether `options(run)` name this run, and no other recipe or model."""
+    """Whether `options(run)` name this run's recipe and model; RRError for an unknown rule."""
     given: Any = options(run)
     chosen = {name: given[name] for name in options_of(Recipe) if name in given}
     body = run.model

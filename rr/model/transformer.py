@@ -383,8 +383,8 @@ class Model(nn.Module):
         and for several rows with a `stop`, which each would reach at another step.
         """
         if idx.shape[1] > self.config.seq_len or (stop is not None and len(idx) > 1):
-            longest = f"(1, T) with T at most seq_len {self.config.seq_len}"
-            raise RRError(f"give ids {longest}, several rows without stop, got {tuple(idx.shape)}")
+            wanted = f"(rows, T) with T at most seq_len {self.config.seq_len}, one row with stop"
+            raise RRError(f"ids must be {wanted}, got {tuple(idx.shape)}")
         if temperature < 0 or (top_k is not None and top_k < 1):
             raise RRError(f"give temperature ≥ 0 and top_k ≥ 1, got {temperature} and {top_k}")
         caches = self.caches()

@@ -36,9 +36,11 @@ def run(args) -> None:
     if args.effect is None and args.seeds is None:
         raise RRError("nothing to compute: give --effect, --seeds, or both")
     positive("comparisons", args.comparisons)
-    for name in ("sd", "effect"):
-        if (given := getattr(args, name)) is not None:
-            check_number(name, given, "a finite number other than 0", lambda x: x and isfinite(x))
+    if args.sd is not None:
+        check_number("sd", args.sd, "a finite number > 0", lambda sd: 0 < sd < float("inf"))
+    if args.effect is not None:
+        wanted = "a finite number other than 0"
+        check_number("effect", args.effect, wanted, lambda x: x and isfinite(x))
     if args.seeds is not None and args.seeds < 2:
         raise RRError(f"seeds must be at least 2, got {args.seeds}")
     rows = [_plan(args, **spread) for spread in _spreads(args)]

@@ -90,8 +90,8 @@ def _report_of_run(run, folder: Path) -> list[str]:
 
     if not named_by_options(run):
         raise RRError(
-            f"{folder.name} has a setting that no option of rr train gives, nor a "
-            "report's parameter: rr table and rr verify read it"
+            f"{folder.name} has a setting that neither an option of rr train nor a "
+            "parameter of a report gives: rr table and rr verify read it"
         )
     return Runner("papermill", folder.parent, {}).argv(Cell(run, options(run), flops=0))
 

@@ -111,10 +111,11 @@ def compare(
 
     by: columns within which runs are compared. With a baseline the default are those that make
     runs of `rr` comparable (rung, protocol, corpus, tokenizer, loops, batch, steps, flavour,
-    precision, warm-up, optimiser, evaluation), and an arm is a rule with its value rule, "review +
-    identity", with its learning rate where it was run at several (it meets the baseline at its own
-    rate, or, where they share fewer than two seeds there, at the one with most shared seeds), and
-    its content where a reader's own rule changed. With pairs the default is one group.
+    precision, warm-up, optimiser, evaluation, settings that no option gives), and an arm is a rule
+    with its value rule, "review + identity", with its learning rate where it was run at several (it
+    meets the baseline at its own rate, or, where they share fewer than two seeds there, at the one
+    with most shared seeds), and its content where a reader's own rule changed. With pairs the
+    default is one group.
 
     Returns a DataFrame. With a baseline it has one row per arm of each group, the baseline first;
     with pairs one row per pair and group:
@@ -376,9 +377,10 @@ def _compare(row: dict, arm: Arm, base: Arm, design: str, level: float) -> int |
         row["notes"].append(f"seed {_listed(alone)} not run by {base.name}")
     if base.same_losses:
         row["notes"].append(SAME.format(base.name))
-    if (more := _more_params(arm, base)) is not None:
-        row["notes"].append(f"{abs(more):.0%} {'more' if more > 0 else 'fewer'} parameters")
     _test(row, mine, theirs, shared, design, level)
+    more = _more_params(arm, base)
+    if more is not None and row["difference"] is not None:
+        row["notes"].append(f"{100 * abs(more):.0f} % {'more' if more > 0 else 'fewer'} parameters")
     if arm.same_losses or base.same_losses:  # copies of one run are no sample
         row |= dict.fromkeys(name for name in NUMBERS if name not in ("difference", "sd"))
     common = mine_run & theirs_run
@@ -387,9 +389,9 @@ def _compare(row: dict, arm: Arm, base: Arm, design: str, level: float) -> int |
 
 
 def _more_params(arm: Arm, base: Arm) -> float | None:
-    """By which share an arm is larger than its baseline; None where they are alike, or untold.
+    """By which share an arm is larger than its baseline; None up to 3 %, or where it is untold.
 
-    A step of an MLP's width is up to 3 % of the smallest rung: arms of one size differ by less.
+    So far may an arm of `nano` be from Review's size, half a step of the MLP's width.
     """
     sizes = [one.runs[0].get("params") if one.runs else None for one in (arm, base)]
     mine, theirs = (size if isinstance(size, int | float) else 0 for size in sizes)

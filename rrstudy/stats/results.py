@@ -29,12 +29,12 @@ GROUP = (
 TOLD = (
     "corpus_id", "tokenizer_id", "eval_batches", "depth_lr", "warmup", "optimizer", "settings",
 )  # fmt: skip
-# Fields of a recipe and of a model that no option of `rr train` sets, with their defaults.
-UNASKED_RECIPE = {
-    "schedule": "plateau", "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1,
-    "decay_all": False, "clip": 1.0,
-}  # fmt: skip
-UNASKED_MODEL = {"pad_vocab": True, "tied": True}
+# Fields of a recipe and of a model that no option of `rr train` sets: their defaults, by protocol.
+FIXED = {"betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1, "clip": 1.0, "tied": True}
+UNASKED = {
+    "clean": FIXED | {"schedule": "plateau", "decay_all": False, "pad_vocab": True},
+    "paper": FIXED | {"schedule": "cosine", "decay_all": True, "pad_vocab": False},
+}
 KINDS = {"string": str, "int64": int, "double": (int, float)}  # of columns
 MARKUP = re.compile(r"<[a-zA-Z/!?]|[\r\n`]")
 NEEDED = ("id", "rule", "values", "seed", "lr", "status", "val_loss", *GROUP)
@@ -129,13 +129,11 @@ def _described(record: Record, row: dict) -> dict:
     """
     try:
         described = record.object("run.json")
-        recipe, model = described["run"]["recipe"], described["run"].get("model", {})
-        found = {"warmup": recipe["warmup"]}
+        run = described["run"]
+        given, usual = run.get("model", {}) | run["recipe"], UNASKED[row["protocol"]]
+        found = {"warmup": run["recipe"]["warmup"]}
         other = [
-            f"{name}={part[name]}"
-            for part, names in ((recipe, UNASKED_RECIPE), (model, UNASKED_MODEL))
-            for name, usual in names.items()
-            if part.get(name, usual) != usual
+            f"{name}={given[name]}" for name in usual if given.get(name, usual[name]) != usual[name]
         ]
     except (RunFailed, KeyError, TypeError, AttributeError):
         return {}

@@ -274,7 +274,7 @@ def test_a_report_never_trains_another_run(trained, tmp_path, refuses, tiny_corp
     run = rr.plan(BODY, "standard", corpus=tiny_corpus, tokenizer="bpe:300", batch=2, steps=2)
     run = replace(run, recipe=replace(run.recipe, weight_decay=0.2, eval_batches=2))
     folder = rr.train(run, tmp_path / "runs", cache=trained[1], log=lambda line: None)
-    assert "has a setting that no option of rr train gives" in refuses("report", folder)
+    assert "a setting that neither an option of rr train nor" in refuses("report", folder)
     assert [path.name for path in (tmp_path / "runs").iterdir()] == [folder.name]
 
 

@@ -198,6 +198,11 @@ def test_weights_that_are_no_numbers_write_no_text(ended, monkeypatch):
     assert report.text(ended.folder) == "nothing: it diverged"
 
 
+def test_a_model_that_ends_its_text_at_once_did_not_diverge(ended, monkeypatch):
+    monkeypatch.setattr("rrbook.reports.run.sample", lambda *_, **__: "")
+    assert report.text(ended.folder) == "nothing but white space, or the end at once"
+
+
 def test_a_run_that_diverged(ended):
     lost = replace(ended, result=ended.result | {"status": "diverged", "val_loss": None})
     assert "DIVERGED" in report.run_summary(lost, 2.0, report.look(lost))

@@ -246,6 +246,12 @@ def test_a_branch_takes_and_returns_more():
             ),
             r"T at most seq_len 16.* got \(1, 17\)",
         ),
+        (
+            lambda: rr.Model(rr.ModelConfig(64, 1, 1, 8, 16, 16)).generate(
+                torch.zeros(2, 3, dtype=torch.long), 1, stop=0
+            ),
+            r"one row with stop, got \(2, 3\)",
+        ),
         (lambda: rr.Residuals("constant-resformer", 8, 2), "is a value rule, for --values"),
         (lambda: rr.plan("nano", values="review"), "is a residual rule, for --rule"),
         (lambda: rr.Residuals(None, 8, 2), "must be text, .* got None"),

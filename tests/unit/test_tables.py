@@ -8,6 +8,7 @@ import json
 import pytest
 import scipy.stats
 
+import rr
 from rr.errors import RRError
 from rr.io import sealed, write_record
 from rrstudy.stats import as_rows, compare, holm, paired, read_results, scan, spread
@@ -350,16 +351,29 @@ def test_runs_whose_settings_no_option_gives_are_a_group_of_their_own(tmp_path):
         write_record(folder / "run.json", described)
     runs = read_results(tmp_path)
     assert all(row["difference"] is None for row in table(runs))
-    assert "· settings schedule=cosine, clip=0.5\n" in render(runs)
+    assert runs.settings.notna().sum() == 2
+    assert "· settings clip=0.5, schedule=cosine\n" in render(runs)
+
+
+def test_what_a_protocol_sets_is_no_setting_of_one_s_own(tmp_path):
+    spec = rr.plan("nano", protocol="paper", steps=60).spec()
+    for seed, recipe in enumerate((spec["recipe"], spec["recipe"] | {"clip": 0.5})):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        row = run("review", seed, 3.0, id=folder.name) | {"protocol": "paper"}
+        write_record(folder / "result.json", row)
+        described = {"id": folder.name, "run": spec | {"recipe": recipe}}
+        write_record(folder / "run.json", described)
+    assert list(read_results(tmp_path).settings.fillna("")) == ["", "clip=0.5"]
 
 
 def test_a_comparison_of_unequal_sizes_says_so(tmp_path):
     runs = [run(rule, seed, 3.0 + 0.1 * seed * len(rule), params=params) for seed in (0, 1, 2)
             for rule, params in (("standard", 1000), ("review", 1020), ("gtrxl", 1430),
-                                 ("constant", 800))]  # fmt: skip
+                                 ("delta", 800))]  # fmt: skip
     notes = {row["arm"]: row["notes"] for row in table(runs)}
-    assert notes["gtrxl"] == ["43% more parameters"] and notes["review"] == []
-    assert notes["constant"] == ["20% fewer parameters"]
+    assert notes["gtrxl"] == ["43 % more parameters"] and notes["review"] == []
+    assert notes["delta"] == ["20 % fewer parameters"]
 
 
 def test_a_result_beside_another_run_s_settings_is_named(tmp_path):

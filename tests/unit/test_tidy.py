@@ -232,7 +232,7 @@ def test_power_beforehand(capsys):
 
 def test_what_power_cannot_plan_is_named(refuses):
     for words, line in (
-        (["--sd", "nan", "--seeds", "5"], "sd must be a finite number other than 0, got nan"),
+        (["--sd", "nan", "--seeds", "5"], "sd must be a finite number > 0, got nan"),
         (["--sd", "0.1", "--effect", "0"], "effect must be a finite number other than 0, got 0"),
         (["--sd", "0.1", "--seeds", "1"], "seeds must be at least 2, got 1"),
     ):

@@ -131,7 +131,10 @@ def survey(
     if bare := [
         gap["like"]["id"] for gap in here.missing if gap["like"] and not _options(here, gap)
     ]:
-        here.notes.append(f"{bare[0]} has no run.json: no command can train others like it")
+        here.notes.append(
+            f"{bare[0]} has no run.json, or settings that no option gives: no command "
+            "can train others like it"
+        )
     if not recorded:  # of a record the text need not be here
         here.bigrams = _bigrams(here)
     return here
@@ -337,11 +340,12 @@ def _spec_options(record: Mapping) -> dict:
 def _options(here: Survey, gap: Mapping) -> dict:
     """Options of a missing run without its seed: those of the run that it should be like.
 
-    Empty where that run has no run.json: a result does not say everything.
+    Empty where that run has no run.json: a result does not say everything; and where it has
+    settings that no option gives.
     """
     like = gap["like"]
     given = _spec_options(here.runs.get(like["id"].partition("/")[0], {})) if like else {}
-    if like and not given:
+    if like and (not given or like.get("settings")):
         return {}
     given |= {"rung": gap["rung"]}
     given.pop("seed", None)

@@ -120,7 +120,7 @@ def text(folder: str | Path, tokens: int = 40, device: str = "") -> str:
         start = torch.tensor([[vocabulary.eot]], device=model.token.weight.device)
         if not model(start).isfinite().all():
             return NO_NUMBERS
-    return sample(model, vocabulary, tokens=tokens) or "nothing: it ends the text at once"
+    return sample(model, vocabulary, tokens=tokens) or "nothing but white space, or the end at once"
 
 
 def bigram(run: Run, cache: str = "") -> float:
