@@ -2,7 +2,9 @@
 
 One of them in `make test`, all in `make faults`. They are chosen by the day among those that need
 only the built-in text and took less than a minute in fp32 (bf16 is many times slower on a CPU that
-lacks it); set RR_VERIFY_SEED to the number that is printed to choose them again.
+lacks it), at rates of 0.01 or less: the loops of chapter 6 at 0.016 are past their cliff, where
+rounding moves a loss by as much as another seed does. Set RR_VERIFY_SEED to the number that is
+printed to choose them again.
 """
 
 import datetime
@@ -28,7 +30,7 @@ def candidates():
     for record in read_records(rr.DATA / "measured"):
         result = record.object("result.json")
         quick = result["seconds"] < SECONDS and result["precision"] == "fp32"
-        if result["corpus"] == "fables" and quick:
+        if result["corpus"] == "fables" and quick and result["lr"] <= 0.01:
             try:
                 repeatable(record)
             except RRError as error:  # a rule that a notebook registers

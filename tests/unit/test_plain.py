@@ -351,7 +351,7 @@ def run(tmp_path):
         nbformat.write(new_notebook(cells=cells, metadata={"kernelspec": kernel}), given)
         settings = {"engine_name": "plain", "kernel_name": "python3", "progress_bar": False}
         papermill.execute_notebook(str(given), str(out), parameters, cwd=str(tmp_path), **settings)
-        assert complete(out)
+        assert complete(out, tmp_path.name)
         return nbformat.read(out, as_version=4)
 
     return execute

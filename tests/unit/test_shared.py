@@ -362,8 +362,8 @@ def test_a_run_of_a_rule_in_a_file_is_not_shared(foreign):
 # ---- sizes ---------------------------------------------------------------------------------------
 
 CLAIMS = [
-    {"n_layer": 10**6}, {"d_model": 2**30}, {"vocab_size": 2**30}, {"seq_len": 2**30},
-    {"n_loops": 2**30}, {"n_layer": 1}, {"rule": "review:per_pass=1", "n_loops": 1000},
+    {"n_layer": 5000}, {"d_model": 2**30}, {"vocab_size": 2**30}, {"seq_len": 2**30},
+    {"n_loops": 5000}, {"n_layer": 1}, {"rule": "review:per_pass=1", "n_loops": 1000},
     {"rule": f"review:rank={2**62}"}, {"rule": "hyper-connections"}, {"values": "svformer"},
     {"n_kv_head": 1}, {"flavour": "llama"},
 ]  # fmt: skip
