@@ -83,7 +83,7 @@ card does not know how much other seeds differ.
 ```bash
 {{ command }}
 ```
-{% else %} It has settings that no option of `rr train` gives: config.json and run.json have them.
+{% else %} It has settings that no option of `rr train` gives, so no command trains it again.
 {% endif %}"""
 
 

@@ -130,7 +130,7 @@ def _described(record: Record, row: dict) -> dict:
     try:
         described = record.object("run.json")
         run = described["run"]
-        given, usual = run.get("model", {}) | run["recipe"], UNASKED[row["protocol"]]
+        given, usual = run.get("model", {}) | run["recipe"], UNASKED.get(row["protocol"], FIXED)
         found = {"warmup": run["recipe"]["warmup"]}
         other = [
             f"{name}={given[name]}" for name in usual if given.get(name, usual[name]) != usual[name]

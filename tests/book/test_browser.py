@@ -146,6 +146,7 @@ STOPPED = """() => {
 def tab_through(tab):
     """Tab stops at all that can be used, in reading order, is seen there, and leaves in the end."""
     tab.evaluate("document.querySelectorAll('main details').forEach(one => one.open = false)")
+    tab.wait_for_timeout(600)  # what overflows, and so can be focused, is found after a new layout
     count = tab.evaluate(STOPS)
     for _ in range(count + 1):
         tab.keyboard.press("Tab")

@@ -11,8 +11,10 @@ import scipy.stats
 import rr
 from rr.errors import RRError
 from rr.io import sealed, write_record
+from rr.options import options_of
 from rrstudy.stats import as_rows, compare, holm, paired, read_results, scan, spread
 from rrstudy.stats import render as rendered
+from rrstudy.stats.results import UNASKED
 
 
 def table(runs, baseline="standard"):
@@ -365,6 +367,15 @@ def test_what_a_protocol_sets_is_no_setting_of_one_s_own(tmp_path):
         described = {"id": folder.name, "run": spec | {"recipe": recipe}}
         write_record(folder / "run.json", described)
     assert list(read_results(tmp_path).settings.fillna("")) == ["", "clip=0.5"]
+
+
+@pytest.mark.parametrize("protocol", UNASKED)
+def test_what_no_option_gives_is_all_that_options_leave_out(protocol):
+    """With the values that a run of the protocol has."""
+    spec = rr.plan("nano", protocol=protocol, steps=60).spec()
+    left = {name: x for name, x in spec["recipe"].items() if name not in options_of(rr.Recipe)}
+    left |= {name: spec["model"][name] for name in ("tied", "pad_vocab")}
+    assert json.loads(json.dumps(left)) == UNASKED[protocol]
 
 
 def test_a_comparison_of_unequal_sizes_says_so(tmp_path):
